@@ -11,7 +11,8 @@ from distmom.blas import one_blas_thread
 from distmom.models.posteriors import Posterior, posterior_of
 from distmom.spectral.bases import DensityMixin
 from distmom.spectral.estimator import SpectralEstimator
-from distmom.spectral.inputs import check_n_features, check_size, checked_dense
+from distmom.spectral.inputs import check_size
+from distmom.spectral.tables import rows_in_memory
 
 
 class RowDensity(DensityMixin, SpectralEstimator):
@@ -81,17 +82,16 @@ class RowDensity(DensityMixin, SpectralEstimator):
         y : None
             Ignored.
         """
-        return float(self.score_samples(self._rows(X, 1)).mean())
+        return float(self._posterior(X, 1)[1].mean())
 
     def bic(self, X: Any) -> float:
         """Return the Bayesian information criterion on rows, at least one; lower is better."""
-        X = self._rows(X, 1)
-        return -2.0 * len(X) * self.score(X) + self._n_parameters() * float(np.log(len(X)))
+        densities = self._posterior(X, 1)[1]
+        return -2.0 * float(densities.sum()) + self._n_parameters() * float(np.log(len(densities)))
 
     def aic(self, X: Any) -> float:
         """Return the Akaike information criterion on rows, at least one; lower is better."""
-        X = self._rows(X, 1)
-        return -2.0 * len(X) * self.score(X) + 2.0 * self._n_parameters()
+        return -2.0 * float(self._posterior(X, 1)[1].sum()) + 2.0 * self._n_parameters()
 
     def sample(self, n_samples: int = 1, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows from the fitted mixture.
@@ -122,13 +122,7 @@ class RowDensity(DensityMixin, SpectralEstimator):
         deviations = np.sqrt(self.variances_).reshape(len(self.weights_), -1)
         return self.means_[components] + noise * deviations[components], components
 
-    def _rows(self, X: Any, least: int = 0) -> np.ndarray:
-        check_is_fitted(self)
-        rows = checked_dense(X, least)
-        check_n_features(rows.shape[1], self.n_features_in_, type(self).__name__)
-        return rows
-
-    def _posterior(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        X = self._rows(X)
+    def _posterior(self, X: Any, least: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        X = rows_in_memory(self, X, least)
         with one_blas_thread():
             return posterior_of(X, self._mixture(), len(self.weights_))

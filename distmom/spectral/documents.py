@@ -8,20 +8,17 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import validate_data
 
 from distmom.corpus import Block, MemoryCorpus, text_corpus
 from distmom.corpus.texts import as_label_lists, as_texts, label_columns_of
 from distmom.errors import InputError, UsageError
 from distmom.spectral.inputs import check_n_features, checked_rows
+from distmom.spectral.tables import NAMED_COLUMNS, check_column_names, column_names
 
 logger = logging.getLogger(__name__)
 
 #: share of occurrences of words unknown to a model from which a warning is logged
 WARN_SHARE = 0.1
-#: setting of a corpus whose columns were named by a table, and of models fitted to it
-NAMED_COLUMNS = "named_columns"
 
 
 def corpus_in_memory(X: Any, y: Any, estimator: str) -> MemoryCorpus:
@@ -117,38 +114,3 @@ def _whole(corpus: MemoryCorpus) -> Block:
     if corpus.n_documents == 0:
         return Block(csr_array((0, corpus.n_words), dtype=np.int32), csr_array((0, 0), dtype=np.uint8), 0)
     return corpus.read_shard(0)
-
-
-def column_names(X: Any) -> list[str] | None:
-    """Return the names of the columns of a table by scikit-learn's rules; None for arrays and unnamed columns.
-
-    Raises
-    ------
-    InputError
-        If only some of the names are strings.
-    """
-    if not hasattr(X, "columns"):
-        return None
-    probe = BaseEstimator()
-    try:
-        validate_data(probe, X, skip_check_array=True, ensure_2d=False)
-    except TypeError as error:
-        raise InputError(str(error)) from error
-    names = getattr(probe, "feature_names_in_", None)
-    return None if names is None else [str(name) for name in names]
-
-
-def check_column_names(model: Any, X: Any) -> None:
-    """Compare the names of the columns of a table with those of the fit by scikit-learn's rules.
-
-    Raises
-    ------
-    UsageError
-        If they differ. Names on one side only give a warning, as in scikit-learn.
-    """
-    try:
-        validate_data(model, X, reset=False, skip_check_array=True, ensure_2d=False)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    except TypeError as error:
-        raise InputError(str(error)) from error

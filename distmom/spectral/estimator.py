@@ -22,7 +22,7 @@ from distmom.spectral.artifact import (
     whole_description,
 )
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.documents import NAMED_COLUMNS, block_in_memory, corpus_in_memory
+from distmom.spectral.documents import block_in_memory, corpus_in_memory
 from distmom.spectral.execute import execute
 from distmom.spectral.inputs import WORDS, with_layer
 from distmom.spectral.layout import layout_of
@@ -31,6 +31,7 @@ from distmom.spectral.packing import pack, unpack
 from distmom.spectral.parameters import Parametrised, fixed, parameter
 from distmom.spectral.plan import Plan
 from distmom.spectral.run import PLACES, Run
+from distmom.spectral.tables import NAMED_COLUMNS
 from distmom.spectral.timing import estimate
 
 #: attributes that every model stores beside its state

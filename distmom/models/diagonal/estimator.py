@@ -15,7 +15,6 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from distmom.corpus import RowCorpus
 from distmom.engine import StoredColumns, StoredRows, TallResult
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
@@ -50,6 +49,7 @@ from distmom.spectral.estimator import layer_parameter, place_parameter, seed_pa
 from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.tables import corpus_of_rows
 from distmom.spectral.three_views import AlignedViews, random_views
 
 #: number of columns up to which all moments are added up, for any partition
@@ -147,7 +147,7 @@ class DiagonalMixture(RowDensity):
             If the moments of thirds of the columns carry fewer components than requested, or squares of values
             are out of range.
         """
-        return self.fit_corpus(RowCorpus(checked_dense(X, 1)))
+        return self.fit_corpus(corpus_of_rows(X, checked_dense(X, 1)))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""

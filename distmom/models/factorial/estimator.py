@@ -38,6 +38,7 @@ from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place
 from distmom.spectral.inputs import check_n_features
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.tables import check_column_names
 
 WINDOWS = ("first", "all")
 
@@ -222,6 +223,7 @@ class FactorialHMM(SpectralEstimator):
 
     def _steps(self, X: Any, lengths: Any) -> tuple[Steps, Chain]:
         chain = self._chain()
+        check_column_names(self, X)
         corpus = sequences_in_memory(X, lengths, shard_rows=1 << 62, dense=True)
         if corpus.layers[0].kind != "dense":
             raise UsageError(f"FactorialHMM: expected dense steps, got {corpus.layers[0].kind}")

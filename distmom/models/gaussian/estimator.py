@@ -13,7 +13,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.corpus import RowCorpus
 from distmom.engine import Selection, StoredRows
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
@@ -37,7 +36,7 @@ from distmom.models.gaussian.posterior import Gaussians, Posterior, RowAssignPas
 from distmom.models.gaussian.recovery import Found, recover
 from distmom.models.gaussian.rotation import most_components, n_directions, recover_by_rotation
 from distmom.moments.gaussian import RowMomentsPass
-from distmom.spectral.bases import TransformerMixin
+from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import layer_parameter, place_parameter, seed_parameter
@@ -45,6 +44,7 @@ from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import MOST_COMPONENTS, halves
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.tables import corpus_of_rows, rows_in_memory
 
 VARIANCES = ("differing", "common")
 ROUTES = ("noise", "rotation")
@@ -59,7 +59,7 @@ class MixtureAttributes:
     kept_components_: np.ndarray
 
 
-class SphericalMixture(TransformerMixin, MixtureAttributes, RowDensity):
+class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MixtureAttributes, RowDensity):
     """Mixture of spherical Gaussians, fitted to dense rows by their moments.
 
     Attributes
@@ -163,7 +163,7 @@ class SphericalMixture(TransformerMixin, MixtureAttributes, RowDensity):
             If the moments carry fewer components than requested, or the rows are so far from the origin or
             so large or small that moments are inexact.
         """
-        return self.fit_corpus(RowCorpus(checked_dense(X, 2)))
+        return self.fit_corpus(corpus_of_rows(X, checked_dense(X, 2)))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""
@@ -256,13 +256,22 @@ class SphericalMixture(TransformerMixin, MixtureAttributes, RowDensity):
             singular value; ``n_coordinates`` is the rank of the means, ``n_found`` if they are linearly
             independent.
         """
-        check_is_fitted(self)
-        X = self._rows(X)
+        X = rows_in_memory(self, X)
         with one_blas_thread():
-            values, right = np.linalg.svd(self.means_, full_matrices=False)[1:]
-            basis = right[values > 1e-12 * max(float(values[0]), np.finfo(float).tiny)]
-            signs = np.sign(basis[np.arange(len(basis)), np.abs(basis).argmax(axis=1)])
-            return np.asarray(X @ (basis * signs[:, None]).T)
+            return np.asarray(X @ self._directions().T)
+
+    def _directions(self) -> np.ndarray:
+        """Return the right singular vectors of the means, as rows."""
+        values, right = np.linalg.svd(self.means_, full_matrices=False)[1:]
+        basis = right[values > 1e-12 * max(float(values[0]), np.finfo(float).tiny)]
+        signs = np.sign(basis[np.arange(len(basis)), np.abs(basis).argmax(axis=1)])
+        return np.asarray(basis * signs[:, None])
+
+    @property
+    def _n_features_out(self) -> int:
+        check_is_fitted(self)
+        with one_blas_thread():
+            return len(self._directions())
 
     def assign(self, run: Run) -> dict[str, StoredRows]:
         """Store the component and the posterior probabilities of every row of the corpus of a run.

@@ -13,7 +13,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.corpus import RowCorpus
 from distmom.engine import StoredColumns, StoredRows
 from distmom.errors import NumericalError, UsageError
 from distmom.models.ica.fitting import (
@@ -37,9 +36,10 @@ from distmom.spectral.basis import range_basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import basis_slabs
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
-from distmom.spectral.inputs import check_n_features, checked_dense
+from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.tables import corpus_of_rows, rows_in_memory
 
 NOISES = ("none", "isotropic", "gaussian")
 MOMENTS = ("auto", "full", "slices")
@@ -161,7 +161,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
             If the rows span fewer directions than there are components, two or more components are Gaussian as far
             as the rows show, or the values are so large, so small or so far from zero that moments are inexact.
         """
-        return self.fit_corpus(RowCorpus(checked_dense(X, 2)))
+        return self.fit_corpus(corpus_of_rows(X, checked_dense(X, 2)))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""
@@ -282,9 +282,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         InputError
             If a value is not finite.
         """
-        check_is_fitted(self)
-        X = checked_dense(X, 0)
-        check_n_features(X.shape[1], self.n_features_in_, type(self).__name__)
+        X = rows_in_memory(self, X)
         with one_blas_thread():
             return np.asarray((X - self.mean_) @ self.components_.T)
 

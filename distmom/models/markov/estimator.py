@@ -50,6 +50,7 @@ from distmom.spectral.inputs import check_n_features, check_size
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.tables import check_column_names
 
 FEATURES = {"linear": 1, "squares": 2}
 INITS = ("tensor", "anchors", "clusters")
@@ -318,6 +319,8 @@ class HiddenMarkov(SpectralEstimator):
     def _steps(self, X: Any, lengths: Any) -> tuple[Steps, Chain, RowBlock]:
         chain = self._chain()
         n_symbols = None if chain.table is None else self.n_features_in_
+        if n_symbols is None:
+            check_column_names(self, X)
         corpus = sequences_in_memory(X, lengths, n_symbols, shard_rows=1 << 62, dense=n_symbols is None)
         self._check_layer(corpus.layers[0].kind, corpus.n_words)
         if not corpus.n_rows:

@@ -9,6 +9,7 @@ from scipy import sparse
 
 from distmom.corpus import RowCorpus
 from distmom.errors import InputError
+from distmom.spectral.tables import corpus_of_rows
 
 
 def sequences_in_memory(
@@ -31,4 +32,6 @@ def sequences_in_memory(
         lengths = [given.shape[0]]
     if given.ndim != 1:
         n_symbols = None
-    return RowCorpus(given, lengths, n_symbols=n_symbols, shard_rows=shard_rows)
+    # A table with one column may hold symbols, whose names are not that of the column.
+    named = X if given.ndim == 2 else None
+    return corpus_of_rows(named, given, lengths, n_symbols=n_symbols, shard_rows=shard_rows)

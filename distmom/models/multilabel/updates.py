@@ -51,8 +51,8 @@ from distmom.models.multilabel.program import weights_of
 from distmom.models.multilabel.regression import WeightLimits
 from distmom.models.multilabel.scorer import Scorer
 from distmom.spectral.aligned import AlignedCorpus, align
-from distmom.spectral.documents import column_names
 from distmom.spectral.execute import execute
+from distmom.spectral.tables import column_names
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.corpus import RowCorpus
 from distmom.engine import StoredColumns, StoredRows, TallResult
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
@@ -51,6 +50,7 @@ from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place
 from distmom.spectral.inputs import check_n_features
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.tables import check_column_names, corpus_of_rows
 from distmom.spectral.three_views import AlignedViews
 
 #: number of columns and products of columns up to which views are lifted
@@ -150,7 +150,7 @@ class MultiView(SpectralEstimator):
             If the moments carry fewer components than requested.
         """
         rows, widths, names = joined_views(X)
-        corpus = RowCorpus(rows, names=names)
+        corpus = corpus_of_rows(X, rows, names=names)
         if widths is not None:
             corpus.settings["widths"] = list(widths)
         return self.fit_corpus(corpus)
@@ -244,6 +244,7 @@ class MultiView(SpectralEstimator):
             If a value is not finite, or views have different numbers of rows.
         """
         check_is_fitted(self)
+        check_column_names(self, X)
         rows, widths, _ = joined_views(X)
         check_n_features(rows.shape[1], self.n_features_in_, type(self).__name__)
         if widths is not None and widths != tuple(self.widths_):

@@ -15,7 +15,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.corpus import RowCorpus
 from distmom.engine import StoredColumns, StoredRows
 from distmom.errors import InputError, UsageError
 from distmom.models.eca.cumulants import load_views, whiten_views
@@ -29,9 +28,10 @@ from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerM
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
 from distmom.spectral.factors import White
-from distmom.spectral.inputs import check_n_features, checked_dense
+from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.tables import corpus_of_rows, rows_in_memory
 
 #: views that a group needs
 MIN_VIEWS = 3
@@ -155,12 +155,12 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
             raise UsageError(f"LatentNetwork.fit: groups: expected {expected}")
         rows = checked_dense(X, 2)
         if groups is None:
-            return self.fit_corpus(RowCorpus(rows))
+            return self.fit_corpus(corpus_of_rows(X, rows))
         numbers = np.unique(groups, return_inverse=True)[1]
         if len(numbers) != len(rows):
             raise InputError(f"groups: expected {len(rows)}, one per row, got {len(numbers)}")
         order = np.argsort(numbers, kind="stable")
-        return self.fit_corpus(RowCorpus(rows[order], np.bincount(numbers)))
+        return self.fit_corpus(corpus_of_rows(X, rows[order], np.bincount(numbers)))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; raise a UsageError or InputError otherwise."""
@@ -263,9 +263,7 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         InputError
             If a value is not finite.
         """
-        check_is_fitted(self)
-        X = checked_dense(X, 0)
-        check_n_features(X.shape[1], self.n_features_in_, type(self).__name__)
+        X = rows_in_memory(self, X)
         with one_blas_thread():
             return np.asarray((X - self.mean_) @ self._unmixing().T)
 

@@ -14,7 +14,6 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from distmom.corpus import RowCorpus
 from distmom.engine import Engine, StoredArray, TallResult
 from distmom.engine.directory import load_sums
 from distmom.engine.sums import Sums
@@ -32,6 +31,7 @@ from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.tables import corpus_of_rows
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class LatentTree(SpectralEstimator):
             If the moments carry fewer states than requested.
         """
         rows, widths, names = joined_views(X, len(Tree.parse(self.tree).of_leaves))
-        corpus = RowCorpus(rows, names=names)
+        corpus = corpus_of_rows(X, rows, names=names)
         if widths is not None:
             corpus.settings["widths"] = list(widths)
         return self.fit_corpus(corpus)
