@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class DistmomError(Exception):
     """Base class of all errors raised by distmom."""
@@ -69,3 +72,22 @@ def exit_code_of(error: BaseException) -> int:
         return 2 if isinstance(error, _WRONG_PATH) else 1
     code = getattr(error, "exit_code", 1)
     return code if isinstance(code, int) else 1
+
+
+@contextmanager
+def interrupts_restored() -> Iterator[None]:
+    """Raise the KeyboardInterrupt that a compiled kernel has turned into a SystemError; a context manager.
+
+    A signal that arrives while a kernel runs is handled in the first Python function that the kernel calls to
+    build its result. A kernel that returns several arrays ignores the exception and builds the others, and Python
+    raises a SystemError because there is both a result and an exception.
+    """
+    try:
+        yield
+    except SystemError as error:
+        cause = error.__cause__
+        while isinstance(cause, SystemError):
+            cause = cause.__cause__
+        if isinstance(cause, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise

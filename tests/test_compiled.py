@@ -1,8 +1,10 @@
 import fcntl
 import importlib
 import pkgutil
+import signal
 import subprocess
 import sys
+import timeit
 from pathlib import Path
 
 import numba
@@ -13,6 +15,7 @@ from numba.core.errors import TypingError
 
 import distmom
 from distmom import compiled as module
+from distmom.errors import interrupts_restored
 
 
 def add_one(x):
@@ -159,3 +162,35 @@ def test_kernels_call_kernels_of_their_own_module_only():
         called[name] = modules - {function.__module__, "distmom.hashing"}
     assert len(called) > 50
     assert {name: modules for name, modules in called.items() if modules} == {}
+
+
+def wait_and_fill(n):
+    total = 0.0
+    for i in range(n):
+        total += np.sin(i)
+    return np.full(3, total), np.full(3, n)
+
+
+def test_an_interrupt_in_a_kernel_is_an_interrupt():
+    """The kernel runs for a second or more, so that the signal arrives in it."""
+    kernel = module.compiled(wait_and_fill)
+    kernel(1)
+    seconds = min(timeit.repeat(lambda: kernel(1_000_000), number=1, repeat=3))
+    n = int(1_000_000 * 1.5 / seconds)
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt), interrupts_restored():
+            kernel(n)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_other_errors_of_the_interpreter_stay():
+    with pytest.raises(SystemError, match="bad call"), interrupts_restored():
+        raise SystemError("bad call") from ValueError("x")

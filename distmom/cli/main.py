@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from distmom.cli.terminal import plain, say
-from distmom.errors import DistmomError, exit_code_of
+from distmom.errors import DistmomError, exit_code_of, interrupts_restored
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,7 +40,8 @@ def exit_code(arguments: list[str] | None) -> int:
         # After the import, which sets levels of its own.
         for name in ("distributed", "distributed.client"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        cli.main(args=arguments, prog_name="distmom", standalone_mode=False)
+        with interrupts_restored():
+            cli.main(args=arguments, prog_name="distmom", standalone_mode=False)
     except click.ClickException as error:
         with io.StringIO() as shown:
             error.show(shown)

@@ -22,7 +22,15 @@ from distmom.engine import RunDirectory, epochs
 from distmom.engine.environment import differing, environment
 from distmom.engine.events import read_log
 from distmom.engine.reports import has_reports
-from distmom.errors import CancelledError, ClusterError, InputError, StoreError, TakenOverError, UsageError
+from distmom.errors import (
+    CancelledError,
+    ClusterError,
+    InputError,
+    StoreError,
+    TakenOverError,
+    UsageError,
+    interrupts_restored,
+)
 from distmom.spectral.artifact import check_target, record_digest, staged
 
 #: name of the estimator of kept moments
@@ -110,7 +118,8 @@ class Run:
                 try:
                     if self.is_new:
                         self._begin()
-                    yield directory
+                    with interrupts_restored():
+                        yield directory
                 except (KeyboardInterrupt, ClusterError, StoreError, OSError, CancelledError) as error:
                     # Without its record there is nothing to resume: the same command begins the run.
                     if (self.path / "run.json").exists():

@@ -23,7 +23,14 @@ from distmom.engine import epochs
 from distmom.engine.epochs import EPOCH, LEASE, Beat, End, Owner
 from distmom.engine.events import Event, GroupDone, PassStarted
 from distmom.engine.observation import Observation
-from distmom.errors import CancelledError, DistmomError, TakenOverError, UsageError, exit_code_of
+from distmom.errors import (
+    CancelledError,
+    DistmomError,
+    TakenOverError,
+    UsageError,
+    exit_code_of,
+    interrupts_restored,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -254,7 +261,8 @@ def leased(
     lease.acquire()
     error: BaseException | None = None
     try:
-        yield lease
+        with interrupts_restored():
+            yield lease
     except BaseException as caught:
         error = _explained(lease, caught)
         if error is caught:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from distmom.engine import Engine
+from distmom.errors import interrupts_restored
 from distmom.spectral.execution import Execution, stored_answer
 from distmom.spectral.ledger import Ledger
 from distmom.spectral.run import Run
@@ -16,5 +17,6 @@ _R = TypeVar("_R")
 def execute(program: Callable[[Run], _R], engine: Engine) -> _R:
     """Run a program with an engine, every pass compared with the plan."""
     ledger = Ledger(engine.corpus, engine.plan, lambda pass_: stored_answer(engine, pass_))
-    program(ledger)
-    return program(Execution(engine, ledger))
+    with interrupts_restored():
+        program(ledger)
+        return program(Execution(engine, ledger))

@@ -284,6 +284,29 @@ def test_a_finished_run_is_not_run_again(corpus, tmp_path, capsys, monkeypatch):
     assert "the model exists" in capsys.readouterr().err
 
 
+def test_an_interrupt_that_arrives_in_a_kernel_ends_a_fit_like_any_other(
+    corpus, tmp_path, monkeypatch, capsys
+):
+    """A kernel makes a SystemError of it."""
+    run = tmp_path / "run"
+
+    def interrupted(*arguments, **options):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise SystemError("returned a result with an exception set") from error
+
+    monkeypatch.setattr(artifact, "put_directory", interrupted)
+    assert main(["fit", corpus, str(tmp_path / "m"), *MODEL, "--run", str(run)]) == 130
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "interrupted", f"to resume: distmom resume {run} --workers 0"
+    ]  # fmt: skip
+    end = epochs.end_of(run, 1)
+    assert (end.state, end.exit_code, end.error) == ("failed", 130, "KeyboardInterrupt")
+    monkeypatch.undo()
+    assert main(["resume", str(run), "--workers", "0"]) == 0
+
+
 def test_a_driver_that_ends_after_the_model_was_saved_is_followed(corpus, tmp_path, monkeypatch):
     """The model exists, but nothing says that it is that of the run."""
     run, put = tmp_path / "run", artifact.put_directory
