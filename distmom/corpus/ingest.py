@@ -21,6 +21,7 @@ from distmom.corpus.readers.source import LineReader, Tally, bare_name, read_nam
 from distmom.corpus.readers.sparse import open_ldac, open_svmlight, open_xmc
 from distmom.corpus.readers.spec import Source, Spec
 from distmom.corpus.readers.text import check_fields, open_csv, open_jsonl, open_lines, open_tsv
+from distmom.corpus.row_formats import ROW_FORMATS
 from distmom.corpus.store import Corpus
 from distmom.corpus.tokenize import ENGLISH_STOP_WORDS, Tokenizer
 from distmom.corpus.write import CorpusWriter
@@ -79,7 +80,8 @@ def detect_format(path: str) -> str:
             return key
     if name.endswith(".txt") and (found := _format_of_text(path)):
         return found
-    raise UsageError(f"{path}: the file name does not indicate a format; specify one of {', '.join(FORMATS)}")
+    formats = ", ".join((*FORMATS, *ROW_FORMATS))
+    raise UsageError(f"{path}: the file name does not indicate a format; specify one of {formats} (--format)")
 
 
 def _format_of_text(path: str) -> str | None:

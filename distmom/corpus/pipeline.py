@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: share of the labels that occur once from which a warning is logged, if there are at least so many labels
 SINGLE_SHARE, FEWEST_LABELS = 0.9, 20
+#: share of the labels of documents with another separator in their names from which a warning is logged
+JOINED_SHARE = 0.1
 
 Progress = Callable[[str, int, int | None], None]
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
@@ -108,6 +110,8 @@ class Job:
             corpus = writer.finalise(words.names, labels.names, settings=settings, warnings=survey.warnings)
         if self.names_labels and self.label_names is None and self.like is None:
             warn_of_single_labels(spec.path, corpus)
+            if settings["format"] in ("csv", "tsv") and spec.label_separator == ",":
+                warn_of_joined_labels(spec.path, corpus)
         return corpus
 
     def _encode(self, folder: Path, run_map: Map, progress: Progress, n_bytes: int | None) -> list[Path]:
@@ -160,6 +164,20 @@ def warn_of_single_labels(path: str, corpus: Corpus) -> None:
         "contain their separator, or is a header read as data?", path, f"{len(single):,}", f"{n_labels:,}",
         corpus.label_names[single[0]][:60],
     )  # fmt: skip
+
+
+def warn_of_joined_labels(path: str, corpus: Corpus) -> None:
+    """Log a warning if many labels, which commas separate, have another separator in their names."""
+    frequency = corpus.label_frequency
+    for separator in (";", "|"):
+        joined = [i for i, name in enumerate(corpus.label_names) if separator in name]
+        n_joined, n = int(frequency[joined].sum()), int(frequency.sum())
+        if n_joined >= max(1.0, JOINED_SHARE * n):
+            logger.warning(
+                "%s: %s of %s labels of documents contain %r, such as %r: if it separates labels, use "
+                "--label-separator %r", path, f"{n_joined:,}", f"{n:,}", separator,
+                corpus.label_names[joined[0]][:60], separator,
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)

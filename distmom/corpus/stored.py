@@ -151,7 +151,9 @@ def read_manifest(storage: Storage) -> tuple[dict[str, Any], str]:
             raise UsageError(
                 f"{storage.root}: is not a corpus yet: its {what} has not finished; run the same {what} again"
             ) from error
-        raise UsageError(f"{storage.root}: is not a corpus: {error.reason}") from error
+        is_file = Path(str(storage.root)).is_file()
+        reason = "it is a file, which 'distmom ingest' turns into a corpus" if is_file else error.reason
+        raise UsageError(f"{storage.root}: is not a corpus: {reason}") from error
     return parse_manifest(f"{storage.root}/manifest.json", content)
 
 

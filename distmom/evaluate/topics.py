@@ -98,8 +98,8 @@ def evaluate_topics(
         "UMass": float(umass.mean()),
         "negative_NPMI": float((npmi < 0.0).mean()),
         "diversity": diversity(top),
-        "n_documents": float(completion.n_documents),
-        "n_tokens": float(completion.n_tokens),
+        "n_documents": completion.n_documents,
+        "n_tokens": completion.n_tokens,
     }
 
 

@@ -114,7 +114,7 @@ def test_the_first_line_decides_how_a_txt_file_is_read(tmp_path, first, expected
     with gzip.open(path, "wt") if suffix else open(path, "w") as file:
         file.write(f"{first}\nmore\n" if first else "")
     if expected is None:
-        with pytest.raises(UsageError, match=r"does not indicate a format; specify one of xmc, svmlight"):
+        with pytest.raises(UsageError, match=r"specify one of xmc, svmlight, .*npy.* \(--format\)"):
             detect_format(str(path))
     else:
         assert detect_format(str(path)) == expected
@@ -126,6 +126,25 @@ def test_swapped_columns_give_a_warning(run, place, tmp_path):
     code, _, err = run("ingest", tmp_path / "x.tsv", tmp_path / "c", *LOCAL)
     assert code == 0
     assert "x.tsv: 40 of 40 labels occur once, such as 'text 0 bbb'" in err
+
+
+@pytest.mark.parametrize("separator", [";", "|"])
+def test_labels_that_look_like_several_give_a_warning(run, tmp_path, separator):
+    lines = ["text,labels", *(f"bcd bcd,{'a' if i % 2 else f'a{separator} b'}" for i in range(10))]
+    (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
+    code, _, err = run("ingest", tmp_path / "x.csv", tmp_path / "c", *LOCAL)
+    assert code == 0
+    assert f"5 of 10 labels of documents contain '{separator}', such as 'a{separator} b'" in err
+    split = ("--label-separator", separator)
+    code, _, err = run("ingest", tmp_path / "x.csv", tmp_path / "d", *split, *LOCAL)
+    assert (code, err) == (0, "")
+
+
+def test_a_file_in_place_of_a_corpus_is_reported_as_such(run, tmp_path):
+    (tmp_path / "x.csv").write_text("text\nbcd\n")
+    code, _, err = run("fit", tmp_path / "x.csv", tmp_path / "m", *LOCAL)
+    assert code == 2
+    assert "x.csv: is not a corpus: it is a file, which 'distmom ingest' turns into a corpus" in err
 
 
 def test_options_of_documents_and_rows_are_told_apart(run, place, tmp_path):

@@ -54,6 +54,7 @@ def test_themes_are_found_and_told(place, run, tmp_path, kind):
     assert code == 0
     assert 5 < metrics["perplexity"] < 14
     assert metrics["n_documents"] == 81
+    assert all(isinstance(metrics[name], int) for name in ("n_documents", "n_tokens"))
     assert metrics["diversity"] == pytest.approx(15 / 30)
     assert (
         json.loads(run("info", place / kind, "--json")[1])["model"] == type(load_model(place / kind)).__name__

@@ -376,6 +376,8 @@ def test_bad_headers_of_xmc(tmp_path, content, message):
         ("x.jsonl", '{"text": "one", "labels": ["a\\nb"]}\n', r":1: label"),
         ("x.csv", "labels,words\na,b\n", r":1: header: expected a field 'text'"),
         ("x.csv", "", r":1: header"),
+        ("x.csv", "text,text\na,b\n", r":1: header: expected unique names, got 'text' twice"),
+        ("x.csv", "id;text\na;b\n", r":1: header: expected fields separated by commas, one of them 'text'"),
         ("x.csv", "text,labels\none,a\ntwo\n", r":3: number of fields: expected 2 as in the header, got 1"),
         ("x.csv", 'text,labels\n"a\nb",a\n5" disk,b\n', r":4: quotes"),
         ("x.csv", 'text,labels\n"one,a\n', r":2: (record|quotes)"),

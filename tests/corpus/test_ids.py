@@ -107,12 +107,20 @@ def test_damaged_ids_are_found(tmp_path):
         ),
         ("x.jsonl", '{"id": "a\\nb", "text": "bc"}\n', r":1: field 'id': expected an id"),
         ("x.csv", "id,text\n1,bc\n,bc\n", r":3: field 'id': expected an id.*got ''"),
-        ("x.csv", "key,text\n1,bc\n", r":1: header: expected a field 'id' and unique names"),
+        ("x.csv", "key,text\n1,bc\n", r":1: header: expected a field 'id' \(--id-column\), got"),
     ],
 )
 def test_missing_ids_are_refused(tmp_path, name, content, message):
     with pytest.raises(InputError, match=message):
         made(tmp_path, name, content, id_column="id")
+
+
+def test_a_field_of_labels_that_is_named_is_not_missing(tmp_path):
+    content = "text,subjects\nbc bc,one\nbc,two\n"
+    with pytest.raises(InputError, match=r":1: header: expected a field 'topics' \(--labels-field\), got"):
+        made(tmp_path, "x.csv", content, labels_field="topics")
+    assert made(tmp_path, "x.csv", content, labels_field="subjects").n_labels == 2
+    assert made(tmp_path, "y.csv", content).n_labels == 0
 
 
 def test_id_columns_are_for_sources_with_named_fields(tmp_path):

@@ -275,3 +275,8 @@ def test_numbers_of_classes_are_labels_and_come_back_as_numbers(data, tmp_path):
     same = MultiLabelMoM(3, head="ridge").fit(texts, classes.astype(float).tolist())
     np.testing.assert_array_equal(same.predict(texts), found)
     assert (cross_val_score(MultiLabelMoM(3, head="ridge"), texts, classes, cv=3) > 0.5).all()
+
+
+def test_labels_that_are_fractions_are_reported_with_their_type():
+    with pytest.raises(UsageError, match=r"whole numbers of labels.*got float64 of shape \(2,\)"):
+        MultiLabelMoM(1).fit(["oak oak", "elm elm"], [0.5, 1.5])

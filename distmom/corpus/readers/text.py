@@ -52,12 +52,7 @@ def open_csv(spec: Spec) -> Source:
     reader = LineReader(spec.path, tally)
     header = _take_records(reader, 1)
     names = next(_records(tally, 1, header), (1, 0, []))[2]
-    repeated = [name for name in names if names.count(name) > 1]
-    for wanted in (spec.text_field, spec.id_field):
-        if (wanted is not None and wanted not in names) or repeated:
-            raise InputError.at(
-                spec.path, 1, "header", f"a field {wanted!r} and unique names", repr(names)[:200]
-            )
+    _check_header(spec, names)
     labels = next((names.index(name) for name in _label_fields(spec) if name in names), -1)
     ids = -1 if spec.id_field is None else names.index(spec.id_field)
     spec = replace(spec, columns=(names.index(spec.text_field), labels, ids, len(names)))
@@ -73,6 +68,22 @@ def open_csv(spec: Spec) -> Source:
             first += size
 
     return Source(spec, chunks, encode_csv, tally, lambda: reader.bytes_done)
+
+
+def _check_header(spec: Spec, names: list[str]) -> None:
+    """Check that a table has the fields that are to be read; the labels may be missing unless they are named."""
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        raise InputError.at(spec.path, 1, "header", "unique names", f"{repeated[0]!r} twice")
+    wanted = {"--text-field": spec.text_field, "--id-column": spec.id_field}
+    if spec.labels_field != Spec.labels_field:
+        wanted["--labels-field"] = spec.labels_field
+    for option, name in wanted.items():
+        if name is not None and name not in names:
+            expected = f"a field {name!r} ({option})"
+            if len(names) == 1 and any(other in names[0] for other in ";\t"):
+                expected = f"fields separated by commas, one of them {name!r} ({option})"
+            raise InputError.at(spec.path, 1, "header", expected, repr(names)[:200])
 
 
 def _take_records(reader: LineReader, size: int) -> list[bytes]:

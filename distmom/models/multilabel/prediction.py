@@ -69,7 +69,7 @@ def checked_targets(y: Any) -> tuple[Any, str]:
     if found.ndim != 2:
         raise UsageError(
             "y: expected names or whole numbers of labels, or a matrix of shape (n_documents, n_labels), got "
-            f"shape {found.shape}"
+            f"{found.dtype} of shape {found.shape}"
         )
     return y if hasattr(y, "columns") else found, "matrix"
 
