@@ -42,7 +42,7 @@ def place(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["lda", "single-topic", "anchors"])
-def test_themes_are_found_and_told(place, run, tmp_path, kind):
+def test_themes_are_found_and_reported(place, run, tmp_path, kind):
     code, out, _ = run("topics", place / kind, "--top", 5, "--json")
     assert code == 0
     found = {frozenset(word for word, _ in topic["words"]) for topic in json.loads(out)["topics"]}
