@@ -187,7 +187,7 @@ def report(model: str, out: Path, metrics: Path | None, shares: str | None, over
     if metrics is not None:
         try:
             shown = json.loads(metrics.read_text())
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise UsageError(f"{metrics}: not the JSON of 'evaluate --json': {error}") from error
     fitted = load_model(model)
     if shares is not None:

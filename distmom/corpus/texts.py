@@ -173,12 +173,15 @@ def as_texts(X: Any) -> list[str] | None:
     Raises
     ------
     UsageError
-        If a single text is given.
+        If a single text or a table of texts is given.
     InputError
         If only some of the documents are texts.
     """
     if isinstance(X, str):
         raise UsageError("X: expected a list of texts, got a single text")
+    if _is_column_of_texts(X):
+        column = f"X[{X.columns[0]!r}]" if hasattr(X, "columns") else "X[:, 0]"
+        raise UsageError(f"X: expected a list of texts, got a table with a column of texts: use {column}")
     listed = _as_list(X)
     if listed is None or (listed and not any(isinstance(each, str) for each in listed)):
         return None
@@ -213,6 +216,12 @@ def as_label_lists(y: Any) -> list[list[str]] | None:
             raise InputError.at("y", position, "labels", "a name or a list of names", f"{each!r:.60}")
         found.append([str(name) for name in own])
     return found
+
+
+def _is_column_of_texts(X: Any) -> bool:
+    if sparse.issparse(X) or getattr(X, "ndim", 1) != 2 or X.shape[1] != 1 or not len(X):
+        return False
+    return isinstance(np.asarray(X)[0, 0], str)
 
 
 def _as_list(X: Any, *, sets: bool = False) -> list[Any] | None:

@@ -153,6 +153,7 @@ def test_text_for_people_has_every_key(place, run):
         ("topics {corpus}", "not a model"),
         ("report {model} {model}", "exists; choose another path"),
         ("report {model} new.html --metrics {train.tsv}", "not the JSON of 'evaluate --json'"),
+        ("report {model} new.html --metrics nothing.json", "error: nothing.json: No such file or directory"),
         ("nothing", "No such command 'nothing'"),
     ],
 )

@@ -280,3 +280,12 @@ def test_numbers_of_classes_are_labels_and_come_back_as_numbers(data, tmp_path):
 def test_labels_that_are_fractions_are_reported_with_their_type():
     with pytest.raises(UsageError, match=r"whole numbers of labels.*got float64 of shape \(2,\)"):
         MultiLabelMoM(1).fit(["oak oak", "elm elm"], [0.5, 1.5])
+
+
+@pytest.mark.parametrize("kind", ["table", "array"])
+def test_a_table_of_texts_is_refused_with_the_column_to_use(fitted, kind):
+    texts = pd.DataFrame({"title": ["oak oak", "elm elm"]})
+    X, column = (texts, r"X\['title'\]") if kind == "table" else (texts.to_numpy(), r"X\[:, 0\]")
+    for use in (lambda: MultiLabelMoM(1).fit(X, ["a", "b"]), lambda: fitted.predict(X)):
+        with pytest.raises(UsageError, match=f"got a table with a column of texts: use {column}"):
+            use()
