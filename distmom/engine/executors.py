@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import dask
 import distributed
 from distributed import Client
-from distributed.client import ClosedClientError
+from distributed.client import ClosedClientError, FuturesCancelledError
 from distributed.comm.core import CommClosedError
 from distributed.protocol import pickle
 from distributed.protocol.serialize import Serialize, Serialized, merge_and_deserialize
@@ -312,7 +312,7 @@ class OnCluster:
             else:
                 submit(level + 1, parent, 0)
 
-        try:
+        with self._losses_reported(name, lambda: list(flying)):
             while True:
                 window = 0 if suspects else self._of_window(watch.n_threads)
                 if suspects and not flying:
@@ -337,11 +337,8 @@ class OnCluster:
                     _raise_unless_worker_lost(future, watch, attempt, subject(index) if level == 0 else "")
                     logger.warning("%s: task %s lost its worker, submitted again", name, future.key)
                     suspects.append((level, index, attempt + 1))
-            return watch.call(ready[-1][0].result, limit_s=limits.STALL_TIMEOUT_S)
-        except BaseException as error:
-            self.client.cancel(list(flying), force=True)
-            _raise_if_lost(error, name)
-            raise
+            total = watch.call(ready[-1][0].result, limit_s=limits.STALL_TIMEOUT_S)
+        return total
 
     def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
         iterator = iter(items)
@@ -362,7 +359,7 @@ class OnCluster:
                 window.append((start(item), item))
                 return
 
-        try:
+        with self._losses_reported("map", lambda: [future for future, _ in window]):
             for _ in range(self._of_window(watch.n_threads)):
                 submit()
             while window:
@@ -377,24 +374,34 @@ class OnCluster:
                 del future, item
                 submit()
                 yield result
-        except BaseException as error:
-            self.client.cancel([f for f, _ in window], force=True)
-            _raise_if_lost(error, "map")
-            raise
 
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
-        future = self._submit(load, key=f"for-scheduler-{uuid.uuid4().hex[:8]}")
-        watch = Watch(self.client, "decomposition", self._notices.deliver)
-        watch.finished([future])
-        if future.status != "finished":
-            _raise_unless_worker_lost(future, watch, MAX_ATTEMPTS)
-        task = {"versions": self._versions, "work": function, "key": future.key, "arguments": arguments}
+        watch, flying = Watch(self.client, "decomposition", self._notices.deliver), list[distributed.Future]()
+        with self._losses_reported("decomposition", lambda: flying):
+            future = self._submit(load, key=f"for-scheduler-{uuid.uuid4().hex[:8]}")
+            flying.append(future)
+            watch.finished(flying)
+            if future.status != "finished":
+                _raise_unless_worker_lost(future, watch, MAX_ATTEMPTS)
+            task = {"versions": self._versions, "work": function, "key": future.key, "arguments": arguments}
+            try:
+                result: _R = watch.call(self.client.run_on_scheduler, _on_scheduler, **task)
+            except ImportError as error:
+                raise ClusterError(f"the scheduler cannot run this distmom: {error}") from error
+        return result
+
+    @contextmanager
+    def _losses_reported(self, name: str, flying: Callable[[], list[distributed.Future]]) -> Iterator[None]:
+        """Cancel the tasks of work that fails; a ClusterError if the cluster was lost; a context manager."""
         try:
-            return watch.call(self.client.run_on_scheduler, _on_scheduler, **task)  # type: ignore[no-any-return]
-        except ImportError as error:
-            raise ClusterError(f"the scheduler cannot run this distmom: {error}") from error
-        except Exception as error:
-            _raise_if_lost(error, "decomposition")
+            yield
+        except BaseException as error:
+            # A closed client has forgotten its tasks.
+            with suppress(ClosedClientError):
+                self.client.cancel(flying(), force=True)
+            lost = (CommClosedError, FuturesCancelledError, ClosedClientError, ConnectionError, TimeoutError)
+            if isinstance(error, lost) and not isinstance(error, DistmomError):
+                raise ClusterError(f"{name}: the cluster was lost: {error}") from error
             raise
 
     def settle(self) -> None:
@@ -496,9 +503,3 @@ def _raise_unless_worker_lost(
             ) from error
     elif attempt >= MAX_ATTEMPTS:
         raise ClusterError(f"{name}: task {future.key} was lost {attempt + 1} times ({future.status})")
-
-
-def _raise_if_lost(error: BaseException, name: str) -> None:
-    lost = (CommClosedError, distributed.client.FuturesCancelledError, ConnectionError, TimeoutError)
-    if isinstance(error, lost) and not isinstance(error, DistmomError):
-        raise ClusterError(f"{name}: the cluster was lost: {error}") from error

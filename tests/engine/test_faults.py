@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import dask
@@ -405,3 +406,22 @@ def test_an_error_of_a_full_disk_has_its_path_and_the_bytes_that_are_free(tmp_pa
     with pytest.raises(OSError, match="Input/output") as caught, space_explained(tmp_path):
         raise OSError(errno.EIO, os.strerror(errno.EIO), file)
     assert not isinstance(caught.value, OutOfSpaceError)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("way", ["reduce", "map", "on_scheduler"])
+def test_a_client_that_closes_is_a_lost_cluster(way):
+    """A client closes itself when it cannot reach its scheduler for a while, and can neither submit nor cancel."""
+    with threads() as (_, client):
+        executor = OnCluster(client)
+        works = {
+            "reduce": lambda: executor.reduce(
+                int, [("1",)] * 20, sum, 2, lambda index: client.close(), "pass"
+            ),
+            "map": lambda: [client.close() for _ in executor.map(int, range(20))],
+            "on_scheduler": lambda: executor.on_scheduler(int, partial(time.sleep, 3)),
+        }
+        if way == "on_scheduler":
+            threading.Timer(0.5, client.close).start()
+        with pytest.raises(ClusterError, match=r"lost|closed"):
+            works[way]()
