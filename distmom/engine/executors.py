@@ -337,8 +337,7 @@ class OnCluster:
                     _raise_unless_worker_lost(future, watch, attempt, subject(index) if level == 0 else "")
                     logger.warning("%s: task %s lost its worker, submitted again", name, future.key)
                     suspects.append((level, index, attempt + 1))
-            total = watch.call(ready[-1][0].result, limit_s=limits.STALL_TIMEOUT_S)
-        return total
+            return watch.call(ready[-1][0].result, limit_s=limits.STALL_TIMEOUT_S)
 
     def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
         iterator = iter(items)
@@ -385,10 +384,9 @@ class OnCluster:
                 _raise_unless_worker_lost(future, watch, MAX_ATTEMPTS)
             task = {"versions": self._versions, "work": function, "key": future.key, "arguments": arguments}
             try:
-                result: _R = watch.call(self.client.run_on_scheduler, _on_scheduler, **task)
+                return watch.call(self.client.run_on_scheduler, _on_scheduler, **task)  # type: ignore[no-any-return]
             except ImportError as error:
                 raise ClusterError(f"the scheduler cannot run this distmom: {error}") from error
-        return result
 
     @contextmanager
     def _losses_reported(self, name: str, flying: Callable[[], list[distributed.Future]]) -> Iterator[None]:
