@@ -70,6 +70,14 @@ class RowCorpus:
     """
 
     n_labels = 0
+    n_documents: int
+    n_rows: int
+    n_words: int
+    largest: int
+    layers: tuple[Layer, ...]
+    shards: tuple[RowShard, ...]
+    vocabulary: list[str]
+    digest: str
 
     def __init__(
         self,

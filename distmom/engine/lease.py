@@ -53,7 +53,8 @@ class Lease:
     def __init__(
         self, run: Path, *, durable: bool, interrupt: Callable[[], None] | None, heeds_request: bool
     ) -> None:
-        self.run, self.epoch = run, 0
+        self.run: Path = run
+        self.epoch: int = 0
         self.result: dict[str, str] | None = None
         self._durable, self._interrupt, self._heeds_request = durable, interrupt, heeds_request
         self._owner = Owner.this()

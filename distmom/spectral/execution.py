@@ -30,7 +30,8 @@ class Execution(Run):
     """
 
     def __init__(self, engine: Engine, ledger: Ledger, name: str = "") -> None:
-        self.engine, self.corpus, self.name = engine, engine.corpus, name
+        self.engine: Engine = engine
+        self.corpus, self.name = engine.corpus, name
         self._ledger = ledger
 
     def part(self, name: str) -> Execution:

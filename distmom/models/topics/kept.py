@@ -169,8 +169,11 @@ class TopicMoments(TopicEstimator):
         return state
 
     def _keep(self, state: KeptState) -> None:
-        self.basis_, self.numbers_, self.scale_ = state.basis, state.numbers, state.scale
-        self.noise_, self.n_basis_documents_ = state.noise, state.n_basis_documents
+        self.basis_: np.ndarray = state.basis
+        self.numbers_: np.ndarray = state.numbers
+        self.scale_: np.ndarray = state.scale
+        self.noise_: float = state.noise
+        self.n_basis_documents_: int = state.n_basis_documents
         self.sources_: tuple[Source, ...] = state.sources
 
     def _describe(self, corpus: Any) -> None:

@@ -177,7 +177,7 @@ class TopicSearch(TopicEstimator):
                 white, W=white.W / factor, B=white.B * factor, eigenvalues=white.eigenvalues * factor**2
             )
             slices = whitened_slices(white, whole, self.alpha0)
-            self.whitened_ = WhitenedMoments(white, whole.m1, slices, self.random_state)
+            self.whitened_: WhitenedMoments = WhitenedMoments(white, whole.m1, slices, self.random_state)
             first, second = (whitened_slices(white, finish(half), self.alpha0) for half in halves)
             # Half of the difference of two halves estimates the error of their mean.
             self._noise = replace(self.whitened_, slices=(first - second) / 2.0)
