@@ -171,7 +171,7 @@ class TopicMoments(TopicEstimator):
     def _keep(self, state: KeptState) -> None:
         self.basis_: np.ndarray = state.basis
         self.numbers_: np.ndarray = state.numbers
-        self.scale_: np.ndarray = state.scale
+        self.scale_: np.ndarray | None = state.scale
         self.noise_: float = state.noise
         self.n_basis_documents_: int = state.n_basis_documents
         self.sources_: tuple[Source, ...] = state.sources
