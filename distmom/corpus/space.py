@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from distmom.errors import OutOfSpaceError
@@ -49,8 +49,14 @@ def find_usage(path: str | os.PathLike[str]) -> tuple[int, int] | None:
 
 
 def held_bytes(path: str | os.PathLike[str]) -> int:
-    """Return the size of all files below a directory; 0 if it does not exist."""
-    return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
+    """Return the size of all files below a directory, in which others may be writing; 0 if it does not exist."""
+    total = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            # Another process may have removed it meanwhile.
+            with suppress(FileNotFoundError):
+                total += os.stat(os.path.join(folder, name)).st_size
+    return total
 
 
 def _numbers(place: str) -> str:

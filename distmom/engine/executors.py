@@ -390,7 +390,15 @@ class OnCluster:
 
     @contextmanager
     def _losses_reported(self, name: str, flying: Callable[[], list[distributed.Future]]) -> Iterator[None]:
-        """Cancel the tasks of work that fails; a ClusterError if the cluster was lost; a context manager."""
+        """Cancel the tasks of work that failed, and report a lost cluster as a ClusterError; a context manager.
+
+        Parameters
+        ----------
+        name : str
+            Name of the work for messages.
+        flying : callable
+            Returns the tasks that have not finished.
+        """
         try:
             yield
         except BaseException as error:

@@ -26,7 +26,7 @@ from helpers import content, random_corpus
 from distmom.cli.main import main
 from distmom.corpus import from_arrays, ingest, open_corpus
 from distmom.corpus.lock import Lock
-from distmom.corpus.space import space_explained
+from distmom.corpus.space import held_bytes, space_explained
 from distmom.engine import (
     OnCluster,
     Pass,
@@ -406,6 +406,23 @@ def test_an_error_of_a_full_disk_has_its_path_and_the_bytes_that_are_free(tmp_pa
     with pytest.raises(OSError, match="Input/output") as caught, space_explained(tmp_path):
         raise OSError(errno.EIO, os.strerror(errno.EIO), file)
     assert not isinstance(caught.value, OutOfSpaceError)
+
+
+def test_files_that_vanish_while_a_directory_is_measured_are_left_out(tmp_path, monkeypatch):
+    """Late tasks of an earlier driver write and rename files in the directory of a run."""
+    (tmp_path / "stays").write_bytes(b"x" * 100)
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "stays").write_bytes(b"x" * 20)
+    (tmp_path / "part" / "vanishes").write_bytes(b"x" * 3)
+    assert held_bytes(tmp_path) == 123
+    listed = list(os.walk(tmp_path))
+    (tmp_path / "part" / "vanishes").unlink()
+    monkeypatch.setattr(os, "walk", lambda top: iter(listed))
+    assert held_bytes(tmp_path) == 120
+
+
+def test_a_directory_that_does_not_exist_holds_nothing(tmp_path):
+    assert held_bytes(tmp_path / "none") == 0
 
 
 @pytest.mark.cluster
