@@ -2,6 +2,7 @@
 
 from dask.utils import parse_bytes
 
+from distmom.engine.cluster import OnCluster
 from distmom.engine.connections import open_executor
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
@@ -14,7 +15,7 @@ from distmom.engine.events import (
     PassDone,
     PassStarted,
 )
-from distmom.engine.executors import Executor, InProcess, OnCluster
+from distmom.engine.executors import Executor, InProcess
 from distmom.engine.opening import open_engine
 from distmom.engine.passes import Pass, Rows, Selection, fingerprint
 from distmom.engine.plan import PassPlan, plan_pass

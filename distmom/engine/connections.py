@@ -14,7 +14,8 @@ import dask
 from distributed import Client, LocalCluster, Security
 from distributed.comm import parse_address, parse_host_port
 
-from distmom.engine.executors import Executor, InProcess, OnCluster
+from distmom.engine.cluster import OnCluster
+from distmom.engine.executors import Executor, InProcess
 from distmom.engine.threads import on_threads
 from distmom.engine.watch import check_address, kept_alive, touch
 from distmom.errors import ClusterError, UsageError

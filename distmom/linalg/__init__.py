@@ -1,19 +1,14 @@
 """Small dense linear algebra on one node: range bases, whitening and tensor decomposition."""
 
-from distmom.linalg.decompose import (
-    METHODS,
-    Decomposition,
-    decompose,
-    decompose_slices,
-    power_step,
-    slice_directions,
-)
+from distmom.linalg.decompose import METHODS, decompose
+from distmom.linalg.decomposition import Decomposition
 from distmom.linalg.orthonormal import Basis, orthonormalise
 from distmom.linalg.post import (
     mixing_weights,
     polar,
     robust_components,
 )
+from distmom.linalg.sliced import decompose_slices, power_step, slice_directions
 from distmom.linalg.tensor import (
     compose,
     contract_one,

@@ -7,9 +7,8 @@ JMLR 2014, theorem 4.3). Every method here estimates the pairs ``(lambda_i, v_i)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.algebraic import flattening_vectors, pencil_vectors
-from distmom.linalg.jacobi import joint_diagonalise, orthonormal_directions, slices
+from distmom.linalg.decomposition import Decomposition, Found, described, ordered
+from distmom.linalg.jacobi import joint_diagonalise, slices
 from distmom.linalg.post import polar
 from distmom.linalg.power import History, PackedCube, power_deflation, power_stopping
 from distmom.linalg.tensor import as_symmetric, compose, contract_two, cubic_form, frobenius, multilinear
@@ -29,50 +29,6 @@ Array = NDArray[np.float64]
 _ALL_SLICES_UP_TO = 256
 #: gain at which sweeps end; smaller ones are left to the polar steps, which take less time
 STALL = 1e-3
-
-
-@dataclass(frozen=True)
-class Decomposition:
-    """The components of a symmetric tensor and the quality of their fit.
-
-    Components are in order of decreasing weight ``eigenvalue ** -2``, that is, of increasing eigenvalue; ties
-    keep the order of the method.
-
-    Attributes
-    ----------
-    eigenvalues : ndarray of shape (k,), float64
-        Non-negative: the sign of each vector is chosen so that ``T(v, v, v) >= 0``.
-    eigenvectors : ndarray of shape (k, k), float64
-        Unit columns, orthonormal up to rounding except for "power" and "power-stop", where noise and deflation
-        leave them only approximately orthogonal.
-    residual : float
-        ``||T - sum_i lambda_i v_i (x) v_i (x) v_i||_F / ||T||_F``.
-    off_diagonal_share : float
-        Share of the energy of ``T(V, V, V)`` that is off its diagonal; 0 for an exact tensor.
-    history : tuple of (str, float)
-        The steps of the method: ("sweep", off-diagonal share of the slices), ("polar", residual),
-        ("deflation", eigenvalue), ("starts", number of starts) or ("restart", residual).
-    n_iter : int
-        Number of steps in the history.
-    converged : bool
-        Whether the iterations met their convergence criterion.
-    method : str
-    diagnostics : dict of str to float
-        "weight_sum", the sum of ``lambda ** -2`` (1 for a mixture); "max_inner", the largest
-        ``|v_i . v_j|`` of a pair; "n_below_one", the number of eigenvalues below 1 (weights above 1);
-        "n_flipped", the number of vectors whose sign was reversed; "smallest" and "largest", the extreme
-        eigenvalues.
-    """
-
-    eigenvalues: Array
-    eigenvectors: Array
-    residual: float
-    off_diagonal_share: float
-    history: tuple[tuple[str, float], ...]
-    n_iter: int
-    converged: bool
-    method: str
-    diagnostics: dict[str, float]
 
 
 def decompose(
@@ -156,16 +112,6 @@ def decompose(
         return _describe(cube, norm, found, method)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Result of a method: vectors as columns, eigenvalues if the method computes them, and the history."""
-
-    vectors: Array
-    values: Array | None
-    history: History
-    converged: bool
-
-
 def _settings(method: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Merge options with the defaults; UsageError for unknown names and invalid values."""
     unknown = sorted(set(options) - set(defaults))
@@ -184,194 +130,20 @@ def _settings(method: str, defaults: Mapping[str, Any], options: Mapping[str, An
     return {**defaults, **options}
 
 
-def slice_directions(k: int, random_state: int = 0) -> Array:
-    """Draw random directions for the tensor contractions that `decompose_slices` expects.
-
-    Parameters
-    ----------
-    k : int
-        Number of components.
-    random_state : int, default=0
-
-    Returns
-    -------
-    ndarray of shape (k, m), float64
-        Orthonormal columns, ``m = min(k, ceil(4 log2 k))``. With m = k the contractions determine the tensor.
-    """
-    n_slices = max(1, math.ceil(4 * math.log2(k)))
-    with one_blas_thread():
-        return orthonormal_directions(k, min(k, n_slices), np.random.default_rng(random_state))
-
-
-def decompose_slices(matrices: ArrayLike, directions: ArrayLike, *, max_sweeps: int = 100) -> Decomposition:
-    """Decompose a symmetric tensor that is known only through its contractions with some directions.
-
-    As ``T(I, I, h) = sum_i lambda_i (v_i' h) v_i v_i'``, the components are common eigenvectors of the
-    slices, which are found by Jacobi sweeps; every ``lambda_i`` is the least-squares solution over all
-    slices. Runs on one BLAS thread.
-
-    Parameters
-    ----------
-    matrices : array_like of shape (k, k, m)
-        ``T(I, I, h_l)`` along the last axis, symmetric up to rounding.
-    directions : array_like of shape (k, m)
-        The ``h_l`` as orthonormal columns.
-    max_sweeps : int, default=100
-
-    Returns
-    -------
-    Decomposition
-        With method "joint". Residual and off-diagonal share refer to the slices. With random directions they
-        estimate the values of the tensor; with m = k they are exact.
-
-    Raises
-    ------
-    UsageError
-        If shapes do not match, a matrix is not symmetric, or the directions are not orthonormal.
-    NumericalError
-        If all slices are zero, or an entry is not finite.
-
-    References
-    ----------
-    Kuleshov, Chaganty, Liang, "Tensor factorization via matrix factorization" (AISTATS 2015), section 3.
-    """
-    with one_blas_thread():
-        known, H = _checked_slices(matrices, directions)
-        norm = frobenius(known)
-        if norm == 0.0:
-            raise NumericalError(f"the slices of shape {known.shape} are zero: there is nothing to decompose")
-        # Smaller gains are not worth the time, because the remainder of sampled slices is mostly noise.
-        V, shares, converged = joint_diagonalise(known / norm, stall=1e-5, max_sweeps=max_sweeps)
-        diagonals, along = np.empty(H.shape), V.T @ H
-        for index in range(H.shape[1]):
-            diagonals[:, index] = np.einsum("ai,ai->i", V, known[:, :, index] @ V)
-        weight = np.einsum("il,il->i", along, along)
-        values = np.einsum("il,il->i", diagonals, along) / np.where(weight > 0.0, weight, 1.0)
-        values, V, n_flipped = _ordered(values, V)
-        along = V.T @ H
-        rest = 0.0
-        for index in range(H.shape[1]):
-            difference = known[:, :, index] - (V * (values * along[:, index])) @ V.T
-            rest += float(np.vdot(difference, difference))
-        found = _Found(V, values, [("sweep", share) for share in shares], converged)
-        residual = math.sqrt(rest) / norm
-        # With orthonormal vectors and least-squares values, the residual is exactly the off-diagonal part.
-        return _described(found, values, n_flipped, residual, residual**2, "joint")
-
-
-def power_step(vectors: Array, contracted: Array) -> tuple[Array, Array, dict[str, float]]:
-    """Improve the components of a symmetric tensor that is known only through its power steps.
-
-    All vectors are replaced together, by the orthonormal basis nearest to ``T(I, v_i, v_i) lambda_i``, so that no
-    deflation is needed: near the components of an exact tensor, a step squares the error. Runs on one BLAS thread.
-
-    Parameters
-    ----------
-    vectors : ndarray of shape (k, k)
-        Orthonormal columns v_i.
-    contracted : ndarray of shape (k, k)
-        ``T(I, v_i, v_i)`` as columns.
-
-    Returns
-    -------
-    eigenvalues : ndarray of shape (k,), float64
-        Of the new vectors, up to the square of the change; ascending.
-    eigenvectors : ndarray of shape (k, k), float64
-    diagnostics : dict of str to float
-        As in `Decomposition`.
-
-    Raises
-    ------
-    NumericalError
-        If an entry is not finite, or all eigenvalues are zero.
-
-    References
-    ----------
-    Tensor paper, section 6.1.2.
-    """
-    with one_blas_thread():
-        before = np.einsum("ai,ai->i", vectors, contracted)
-        if not np.isfinite(contracted).all() or not before.any():
-            raise NumericalError("power step: expected finite contractions and an eigenvalue other than zero")
-        following = polar(contracted * before)
-        # T is cubic, so a small change of a vector counts three times.
-        values = 3.0 * np.einsum("ai,ai->i", following, contracted) - 2.0 * before
-        values, following, n_flipped = _ordered(values, following)
-        return values, following, _measures(values, following, n_flipped)
-
-
-def _checked_slices(matrices: ArrayLike, directions: ArrayLike) -> tuple[Array, Array]:
-    """Check slices and directions; return them as float64 arrays, the slices symmetrised."""
-    S, H = np.asarray(matrices, np.float64), np.asarray(directions, np.float64)
-    if S.ndim != 3 or S.shape[0] != S.shape[1] or H.shape != S.shape[1:] or H.size == 0:
-        raise UsageError(f"slices of shape {S.shape} and directions of shape {H.shape} do not match")
-    if not (np.isfinite(S).all() and np.isfinite(H).all()):
-        raise NumericalError(
-            f"slices of shape {S.shape} or their directions have entries that are not finite"
-        )
-    asymmetry, scale = frobenius(S - S.transpose(1, 0, 2)), frobenius(S)
-    if asymmetry > 1e-6 * scale:
-        raise UsageError(f"the slices are not symmetric: relative asymmetry {asymmetry / scale:.3g}")
-    if np.abs(H.T @ H - np.eye(H.shape[1])).max() > 1e-8:
-        raise UsageError("the directions of slices must be orthonormal")
-    return (S + S.transpose(1, 0, 2)) / 2.0, H
-
-
-def _ordered(values: Array, V: Array) -> tuple[Array, Array, int]:
-    """Make eigenvalues non-negative by flipping vectors, sort them, and return the number of flips too."""
-    flip = values < 0.0
-    V = np.where(flip, -V, V)
-    order = np.argsort(np.abs(values), kind="stable")
-    return np.abs(values)[order], np.ascontiguousarray(V[:, order]), int(np.count_nonzero(flip))
-
-
-def _describe(cube: Array, norm: float, found: _Found, method: str) -> Decomposition:
+def _describe(cube: Array, norm: float, found: Found, method: str) -> Decomposition:
     """Fix signs and order, and measure the fit against the original tensor."""
     values = cubic_form(cube, found.vectors) if found.values is None else found.values * norm
-    values, V, n_flipped = _ordered(values, found.vectors)
+    values, V, n_flipped = ordered(values, found.vectors)
     rotated = multilinear(cube, V, V, V)
     energy = float(np.vdot(rotated, rotated))
     index = np.arange(V.shape[0])
     rotated[index, index, index] = 0.0
     residual = frobenius(cube - compose(values, V)) / norm
     share = float(np.vdot(rotated, rotated)) / energy if energy > 0.0 else 0.0
-    return _described(replace(found, vectors=V), values, n_flipped, residual, share, method)
+    return described(replace(found, vectors=V), values, n_flipped, residual, share, method)
 
 
-def _described(
-    found: _Found, values: Array, n_flipped: int, residual: float, share: float, method: str
-) -> Decomposition:
-    """Build the result for components in their final order."""
-    return Decomposition(
-        eigenvalues=values,
-        eigenvectors=found.vectors,
-        residual=residual,
-        off_diagonal_share=share,
-        history=tuple(found.history),
-        n_iter=len(found.history),
-        converged=found.converged,
-        method=method,
-        diagnostics=_measures(values, found.vectors, n_flipped),
-    )
-
-
-def _measures(values: Array, V: Array, n_flipped: int) -> dict[str, float]:
-    """Return the diagnostics of components in their final order."""
-    inner = np.abs(V.T @ V - np.diag(np.einsum("ij,ij->j", V, V)))
-    with np.errstate(divide="ignore", over="ignore"):
-        weight_sum = float(np.sum(values**-2.0))
-    return {
-        "weight_sum": weight_sum,
-        "max_inner": float(inner.max()),
-        # A mixture of one component has eigenvalue 1, which must not be counted because of rounding.
-        "n_below_one": float(np.count_nonzero(values < 1.0 - 1e-9)),
-        "n_flipped": float(n_flipped),
-        "smallest": float(values[0]),
-        "largest": float(values[-1]),
-    }
-
-
-def _joint(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
+def _joint(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> Found:
     """Diagonalise slices jointly, then maximise the objective on the full tensor."""
     k = T.shape[0]
     n_slices = settings["n_slices"]
@@ -384,11 +156,11 @@ def _joint(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _
     return _refined(T, V, [("sweep", share) for share in shares], converged, settings)
 
 
-def _refined(T: Array, V: Array, history: History, converged: bool, settings: Mapping[str, Any]) -> _Found:
+def _refined(T: Array, V: Array, history: History, converged: bool, settings: Mapping[str, Any]) -> Found:
     """Take polar steps from a basis, and add them to the history."""
     V, residuals, settled = _polar_steps(T, V, settings["max_polar_steps"])
     steps: History = [("polar", residual) for residual in residuals]
-    return _Found(V, None, history + steps, converged and settled)
+    return Found(V, None, history + steps, converged and settled)
 
 
 def _checked_basis(initial: ArrayLike, k: int) -> Array:
@@ -430,7 +202,7 @@ def _polar_steps(T: Array, V: Array, max_steps: int) -> tuple[Array, list[float]
     return V, residuals, max_steps == 0
 
 
-def _power(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
+def _power(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> Found:
     """Run Algorithm 1."""
     values, V, history, converged = power_deflation(
         T, rng, n_restarts=settings["n_restarts"], n_iter=settings["n_iter"]
@@ -438,7 +210,7 @@ def _power(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _
     return _orthogonalised(values, V, history, converged, orthogonalise=settings["orthogonalise"])
 
 
-def _power_stop(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
+def _power_stop(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> Found:
     """Run Algorithm 2."""
     values, V, history, converged = power_stopping(
         T, rng, max_restarts=settings["max_restarts"], n_iter=settings["n_iter"]
@@ -448,14 +220,14 @@ def _power_stop(T: Array, rng: np.random.Generator, settings: Mapping[str, Any])
 
 def _orthogonalised(
     values: Array, V: Array, history: History, converged: bool, *, orthogonalise: bool
-) -> _Found:
+) -> Found:
     """Build the result; if ``orthogonalise``, replace the vectors by the nearest orthonormal ones."""
     if orthogonalise:
-        return _Found(polar(V), None, history, converged)
-    return _Found(V, values, history, converged)
+        return Found(polar(V), None, history, converged)
+    return Found(V, values, history, converged)
 
 
-def _eca(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
+def _eca(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> Found:
     """Iterate from random bases and keep the result that explains most of the tensor."""
     best, best_total, history, settled = np.eye(len(T)), -1.0, [], False
     for _ in range(settings["n_restarts"]):
@@ -476,22 +248,22 @@ def _eca(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Fo
         history.append(("restart", float(np.sqrt(max(0.0, 1.0 - total)))))
         if total > best_total:
             best, best_total, settled = V, total, converged
-    return _Found(best, None, history, settled)
+    return Found(best, None, history, settled)
 
 
-def _flatten(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
+def _flatten(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> Found:
     """Use the singular vectors of the flattening."""
-    return _Found(flattening_vectors(T), None, [], True)
+    return Found(flattening_vectors(T), None, [], True)
 
 
-def _jennrich(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
+def _jennrich(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> Found:
     """Use the eigenvectors of one random contraction."""
-    return _Found(pencil_vectors(T, rng, n_draws=settings["n_draws"]), None, [], True)
+    return Found(pencil_vectors(T, rng, n_draws=settings["n_draws"]), None, [], True)
 
 
 _METHODS: dict[
     str,
-    tuple[Callable[[Array, np.random.Generator, Mapping[str, Any]], _Found], dict[str, Any]],
+    tuple[Callable[[Array, np.random.Generator, Mapping[str, Any]], Found], dict[str, Any]],
 ] = {
     "joint": (_joint, {"n_slices": None, "max_sweeps": 100, "max_polar_steps": 50}),
     "power": (_power, {"n_restarts": None, "n_iter": 25, "orthogonalise": False}),

@@ -18,7 +18,8 @@ import numpy as np
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.cancellation import FACTORS, cancel, weightless
-from distmom.linalg.decompose import Decomposition, decompose
+from distmom.linalg.decompose import decompose
+from distmom.linalg.decomposition import Decomposition
 from distmom.linalg.power import PackedCube, climb
 from distmom.linalg.tensor import symmetrise
 from distmom.linalg.whiten import Whitening

@@ -16,6 +16,7 @@ from distmom.cli.progress import PassProgress
 from distmom.compiled import compiled
 from distmom.corpus import MemoryCorpus
 from distmom.engine import open_engine
+from distmom.engine.cluster import OnCluster
 from distmom.engine.events import (
     EVENTS,
     EVENTS_VERSION,
@@ -26,7 +27,6 @@ from distmom.engine.events import (
     PassStarted,
     read_log,
 )
-from distmom.engine.executors import OnCluster
 from distmom.errors import StoreError
 from distmom.models import ProductMixture
 

@@ -32,7 +32,6 @@ from distmom.engine import (
     Pass,
     RunDirectory,
     SumSpec,
-    executors,
     open_engine,
     open_executor,
     watch,
@@ -166,7 +165,7 @@ def die(value):
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_a_task_that_kills_every_worker_is_named_and_others_are_not_blamed(monkeypatch):
-    monkeypatch.setattr(executors, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr("distmom.engine.cluster.MAX_ATTEMPTS", 1)
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 1}),
         open_executor(workers=1) as executor,
@@ -193,7 +192,7 @@ class DeadlyPass(Pass):
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_the_shards_that_kill_every_worker_are_named(corpus, monkeypatch):
-    monkeypatch.setattr(executors, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr("distmom.engine.cluster.MAX_ATTEMPTS", 1)
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 1}),
         open_executor(workers=1) as executor,
