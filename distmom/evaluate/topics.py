@@ -11,21 +11,18 @@ the mean over pairs of words i < j of
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, Observer, StoredColumns, open_engine, open_executor
+from distmom.engine import Engine, Observer, open_engine, open_executor
 from distmom.models.topics.program import TopicModel
-from distmom.models.topics.refine import complete
 from distmom.moments.cooccurrence import CooccurrencePass
 from distmom.predict.aligned import check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
 from distmom.spectral.aligned import align
 from distmom.spectral.capabilities import Capability, require
-from distmom.spectral.execute import execute
 from distmom.spectral.inputs import check_counts
 
 
@@ -84,12 +81,7 @@ def evaluate_topics(
         open_engine(aligned, None, executor, memory_limit, observer) as engine,
     ):
         stored_corpus(engine)
-        topics = StoredColumns((engine.put(np.asarray(model.components_.T, np.float32)),))
-        completing = partial(
-            complete, topics=topics, proportions=model.alpha_, unigram=engine.put(model.unigram_[:, None]),
-            alpha_sums=(float(model.alpha_.sum()),), mixture=model.refine == "mixture", seed=seed,
-        )  # fmt: skip
-        completion = execute(completing, engine)
+        completion = model.completion(engine, seed)
         npmi, umass = coherence(engine, top)
     return {
         "perplexity": completion.perplexity,

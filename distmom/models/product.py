@@ -22,6 +22,7 @@ from distmom.engine import Engine, PassResult, StoredColumns
 from distmom.engine.directory import load_sums
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
+from distmom.models.posteriors import normalise
 from distmom.moments.product import (
     N_GROUPS,
     GroupMoments,
@@ -194,13 +195,37 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
         ndarray of shape (n_documents, n_components), float64
             Rows sum to one.
         """
+        return self._posterior(X)[0]
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable component of every document, (n_documents,) int64."""
+        return np.asarray(self.predict_proba(X).argmax(axis=1))
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Return the log-likelihood of every document, (n_documents,) float64; X as for `predict_proba`."""
+        return self._posterior(X)[1]
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the log-likelihood of documents, on average per document.
+
+        Parameters
+        ----------
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            At least one document; an InputError otherwise.
+        y : None
+            Ignored.
+        """
+        return float(self._posterior(X, 1)[1].mean())
+
+    def _posterior(self, X: Any, least: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Return the probabilities of the components of at least some documents, and their log-likelihoods."""
         check_is_fitted(self)
-        present = self._block(X).words.astype(bool).astype(np.float64)
-        least = _LEAST_OF_EM if "log_likelihoods" in self.diagnostics_ else _LEAST
-        log_odds, constants = presence_logs(self.components_.T, self.weights_, least)
-        logs = present @ log_odds + constants
-        shares = np.exp(logs - logs.max(axis=1, keepdims=True))
-        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+        present = self._block(X, least).words.astype(bool).astype(np.float64)
+        lowest = _LEAST_OF_EM if "log_likelihoods" in self.diagnostics_ else _LEAST
+        log_odds, constants = presence_logs(self.components_.T, self.weights_, lowest)
+        probabilities = np.asarray(present @ log_odds + constants)
+        logs = normalise(probabilities)
+        return probabilities, logs
 
     def topics(self, n_top: int = 10) -> list[dict[str, Any]]:
         """Return the most probable words of every component, components by descending weight.
@@ -243,10 +268,6 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
                 }
             )  # fmt: skip
         return found
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable component of every document, (n_documents,) int64."""
-        return np.asarray(self.predict_proba(X).argmax(axis=1))
 
 
 def _load(directory: str) -> GroupMoments:

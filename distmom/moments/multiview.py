@@ -405,6 +405,13 @@ def shares_of(X: Any, coefficients: np.ndarray, offsets: np.ndarray) -> np.ndarr
     return np.asarray(scores / scores.sum(axis=1, keepdims=True))
 
 
+def squared_distances(X: Any, center: np.ndarray, precisions: np.ndarray) -> np.ndarray:
+    """Return ``sum_j p_j (x_j - c_j)^2`` of dense or sparse rows, (n,) float64, for precisions p."""
+    X = X.astype(np.float64)
+    scaled = precisions * center
+    return np.asarray(_squares(X) @ precisions - 2.0 * (X @ scaled) + center @ scaled)
+
+
 def _squares(x: Any) -> Any:
     # Where squares overflow, the fit is refused when their sum is known.
     with np.errstate(over="ignore"):

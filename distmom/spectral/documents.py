@@ -54,7 +54,15 @@ def corpus_in_memory(X: Any, y: Any, estimator: str) -> MemoryCorpus:
 
 
 def block_in_memory(model: Any, X: Any, min_samples: int = 0) -> Block:
-    """Return documents given to a fitted model as a block in its vocabulary.
+    """Return documents given to a fitted model as a block; parameters as for `documents_in_memory`."""
+    corpus = documents_in_memory(model, X, min_samples)
+    if corpus.n_documents == 0:
+        return Block(csr_array((0, corpus.n_words), dtype=np.int32), csr_array((0, 0), dtype=np.uint8), 0)
+    return corpus.read_shard(0)
+
+
+def documents_in_memory(model: Any, X: Any, min_samples: int = 0) -> MemoryCorpus:
+    """Return documents given to a fitted model as a corpus of one shard in its vocabulary.
 
     Parameters
     ----------
@@ -87,11 +95,11 @@ def block_in_memory(model: Any, X: Any, min_samples: int = 0) -> Block:
         )
         corpus = text_corpus(texts, like=like, shard_documents=max(1, len(texts)))
         _warn_of_unknown(corpus)
-        return _whole(corpus)
+        return corpus
     check_column_names(model, X)
     rows = checked_rows(X, min_samples, name)
     check_n_features(rows.shape[1], model.n_features_in_, name)
-    return _whole(MemoryCorpus(rows, shard_documents=max(1, rows.shape[0])))
+    return MemoryCorpus(rows, shard_documents=max(1, rows.shape[0]))
 
 
 def _check_number(texts: list[str], least: int) -> None:
@@ -108,9 +116,3 @@ def _warn_of_unknown(corpus: MemoryCorpus) -> None:
             "the model does not know %.0f %% of the words of the texts (%s of %s); they are left out",
             100.0 * n_unknown / total, f"{n_unknown:,}", f"{total:,}",
         )  # fmt: skip
-
-
-def _whole(corpus: MemoryCorpus) -> Block:
-    if corpus.n_documents == 0:
-        return Block(csr_array((0, corpus.n_words), dtype=np.int32), csr_array((0, 0), dtype=np.uint8), 0)
-    return corpus.read_shard(0)

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 from scipy.special import logsumexp
 from scipy.stats import norm
+from sklearn.model_selection import GridSearchCV
 
 from distmom.cli.main import main
 from distmom.corpus import RowCorpus, open_corpus
@@ -139,10 +140,22 @@ def test_rows_are_read_by_the_rule_of_bayes():
     assert_allclose(model.predict_proba(views), expected, atol=1e-9)
     assert_allclose(model.predict_proba(X), expected, atol=1e-9)
     assert (model.predict(views) == expected.argmax(axis=1)).all()
+    assert_allclose(model.score_samples(views), logsumexp(logs, axis=1), rtol=1e-10)
+    assert_allclose(model.score_samples(csr_array(X)), logsumexp(logs, axis=1), rtol=1e-10)
+    assert model.score(views) == pytest.approx(logsumexp(logs, axis=1).mean())
+    with pytest.raises(InputError, match="expected at least one row"):
+        model.score(X[:0])
     order = matched(model.components_, MEANS)[1]
     assert (order[model.predict(views)] == h).mean() > 0.97
     # A row that is far from all means has probabilities, too.
     assert_allclose(model.predict_proba(np.full((1, 23), 1e6)).sum(), 1.0)
+
+
+def test_grid_search_chooses_the_number_of_components_by_the_score():
+    X = np.hstack(sample(3000, 1)[0])
+    grid = {"n_components": [1, 2, 3]}
+    found = GridSearchCV(MultiView(widths="7,5,11"), grid, cv=2, error_score="raise").fit(X)
+    assert found.best_params_ == {"n_components": 3}
 
 
 def test_constant_columns_and_columns_without_noise_are_fitted():

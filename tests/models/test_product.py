@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from distmom.cli.main import main
 from distmom.corpus import MemoryCorpus, from_arrays, write_corpus
-from distmom.errors import NumericalError, UsageError
+from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import load_model
 from distmom.models.product import ProductMixture
 from distmom.simulate.views import MixedViewPopulation
@@ -198,6 +198,10 @@ def test_documents_are_read_by_the_rule_of_bayes():
     expected = (joint / joint.sum(axis=1, keepdims=True))[:, matched(model.components_, MEANS)[1]]
     assert_allclose(model.predict_proba(X), expected, atol=1e-8)
     assert (model.predict(X) == expected.argmax(axis=1)).all()
+    assert_allclose(model.score_samples(X), np.log(joint.sum(axis=1)), atol=1e-8)
+    assert model.score(X) == pytest.approx(np.log(joint.sum(axis=1)).mean())
+    with pytest.raises(InputError, match="minimum of 1 is required"):
+        model.score(X[:0])
     # Presence counts, and how often a word is there does not.
     assert_allclose(model.predict_proba(3 * X), expected, atol=1e-8)
 

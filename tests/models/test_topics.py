@@ -8,6 +8,7 @@ from helpers import WeightedCorpus, lda_corpus, matched_topics
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import issparse, vstack
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distmom.corpus import MemoryCorpus, from_arrays
@@ -559,6 +560,27 @@ def test_documents_of_weights_are_read():
         assert_allclose(model.transform(counts * 1.0001, method), model.transform(counts, method), atol=1e-3)
     # Least squares look at proportions alone.
     assert_allclose(model.transform(0.01 * counts, "fast"), model.transform(counts, "fast"), atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [SpectralLDA(2, n_refine=1), SingleTopic(2), SparseTopics(2)], ids=repr)
+def test_the_score_is_that_of_completion_and_grid_search_uses_it(model):
+    counts = small_counts()
+    model = clone(model).fit(counts[:200])
+    expected = evaluate_topics(model, MemoryCorpus(counts[200:]))["log_likelihood"]
+    assert model.score(counts[200:]) == pytest.approx(expected, rel=1e-12)
+    found = GridSearchCV(clone(model), {"n_components": [1, 2]}, cv=2, error_score="raise").fit(counts)
+    assert found.best_params_ == {"n_components": 2}
+
+
+def test_documents_without_a_score_are_refused():
+    model = SpectralLDA(2, n_refine=1).fit(small_counts())
+    for X, message in (
+        (np.zeros((2, 40), int), "expected documents with words to predict, got none"),
+        (np.full((2, 40), 0.5), r"document 0: word '0': expected a count, got 0\.5; score needs counts"),
+        (np.zeros((0, 40), int), "minimum of 1 is required"),
+    ):
+        with pytest.raises(InputError, match=message):
+            model.score(X)
 
 
 def test_a_topic_model_remembers_the_labels_of_its_corpus(tmp_path):

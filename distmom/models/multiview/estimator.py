@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
 from distmom.engine import StoredColumns, StoredRows, TallResult
-from distmom.errors import UsageError
+from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.multiview.fitting import (
     MultiViewState,
@@ -33,6 +33,7 @@ from distmom.models.multiview.fitting import (
     widths_of,
 )
 from distmom.models.multiview.pictures import pictures_of
+from distmom.models.posteriors import normalise
 from distmom.moments.multiview import (
     MultiViewColumnsPass,
     MultiViewMomentsPass,
@@ -40,6 +41,7 @@ from distmom.moments.multiview import (
     RowScoresPass,
     lifted_widths,
     shares_of,
+    squared_distances,
     view_slices,
 )
 from distmom.moments.product import N_GROUPS
@@ -243,6 +245,41 @@ class MultiView(SpectralEstimator):
         InputError
             If a value is not finite, or views have different numbers of rows.
         """
+        rows = self._rows(X)
+        with one_blas_thread():
+            return shares_of(rows, *self._scores())
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable component of every row, (n_rows,) int64; parameters as for `predict_proba`."""
+        return np.asarray(self.predict_proba(X).argmax(axis=1))
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Return the log-density at every row, (n_rows,) float64; assumptions as for `predict_proba`."""
+        rows = self._rows(X)
+        coefficients, offsets = self._scores()
+        variances = np.asarray(self.variances_, np.float64)
+        with one_blas_thread():
+            distances = squared_distances(rows, self.weights_ @ self.components_, 1.0 / variances)
+            logs = normalise(np.asarray(rows @ coefficients) + offsets)
+        return np.asarray(logs - 0.5 * (distances + np.log(2.0 * np.pi * variances).sum()))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the log-likelihood of rows, on average per row; assumptions as for `predict_proba`.
+
+        Parameters
+        ----------
+        X : tuple or list of three arrays or sparse matrices of shape (n_rows, d_t), or one of shape (n_rows, d)
+            At least one row; an InputError otherwise.
+        y : None
+            Ignored.
+        """
+        densities = self.score_samples(X)
+        if not len(densities):
+            raise InputError("X: expected at least one row, got none")
+        return float(densities.mean())
+
+    def _rows(self, X: Any) -> Any:
+        """Return the columns of the views of rows side by side, as a fitted model takes them."""
         check_is_fitted(self)
         check_column_names(self, X)
         rows, widths, _ = joined_views(X)
@@ -250,12 +287,7 @@ class MultiView(SpectralEstimator):
         if widths is not None and widths != tuple(self.widths_):
             wanted, got = (", ".join(map(str, each)) for each in (self.widths_, widths))
             raise UsageError(f"X: expected views of {wanted} columns, got {got}")
-        with one_blas_thread():
-            return shares_of(rows, *self._scores())
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable component of every row, (n_rows,) int64; parameters as for `predict_proba`."""
-        return np.asarray(self.predict_proba(X).argmax(axis=1))
+        return rows
 
     def assign(self, run: Run) -> dict[str, StoredRows]:
         """Store the component and the probabilities of all components of every row of the corpus of a run.

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from distmom.errors import UsageError
+from distmom.engine import Engine, StoredColumns, open_engine
+from distmom.errors import InputError, UsageError
 from distmom.models.topics.base import TopicEstimator
+from distmom.models.topics.refine import Completion, complete
 from distmom.models.topics.shares import DocumentReader, least_squares_matrix
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from distmom.spectral.documents import documents_in_memory
+from distmom.spectral.execute import execute
+from distmom.spectral.inputs import check_counts
 from distmom.spectral.layout import array, value
 
 METHODS_OF_SHARES = ("vb", "fast")
@@ -127,6 +133,52 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicAttri
         if method == "fast":
             topics = least_squares_matrix(self.components_.T, self.unigram_)
         return DocumentReader(method, topics, self.alpha_, self.unigram_)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the log-likelihood of one half of every document given the other, on average per position.
+
+        The shares of the topics are inferred from a random half of the positions of a document, and predict the
+        other half. Higher is better; the perplexity is ``exp(-score)``.
+
+        Parameters
+        ----------
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            Texts or counts, as in `transform`, but no weights.
+        y : None
+            Ignored.
+
+        Raises
+        ------
+        UsageError
+            If the number of words differs from that of the fit.
+        InputError
+            If a value is not a count, or no document has a word to predict.
+        """
+        check_is_fitted(self, "components_")
+        corpus = documents_in_memory(self, X, 1)
+        check_counts(corpus, "score")
+        with open_engine(corpus) as engine:
+            completion = self.completion(engine)
+        if not completion.n_tokens:
+            raise InputError("X: expected documents with words to predict, got none")
+        return completion.log_likelihood
+
+    def completion(self, engine: Engine, seed: int = 0) -> Completion:
+        """Predict one half of every document of the corpus of an engine from the other.
+
+        Parameters
+        ----------
+        engine : Engine
+            Of a corpus of counts in the vocabulary of the model.
+        seed : int, default 0
+            Seed of the division of documents into halves.
+        """
+        topics = StoredColumns((engine.put(np.asarray(self.components_.T, np.float32)),))
+        completing = partial(
+            complete, topics=topics, proportions=self.alpha_, unigram=engine.put(self.unigram_[:, None]),
+            alpha_sums=(float(self.alpha_.sum()),), mixture=self.refine == "mixture", seed=seed,
+        )  # fmt: skip
+        return execute(completing, engine)
 
     def topics(self, n_top: int = 10, by: str = "relevance") -> list[dict[str, Any]]:
         """Return the top words of every topic, topics by descending share of the corpus.
