@@ -222,8 +222,8 @@ class SpectralEstimator(Parametrised):
 
     def _name_columns(self) -> None:
         """Set ``feature_names_in_`` if the model was fitted to a table, as scikit-learn does."""
-        if self.settings_.get(NAMED_COLUMNS):
-            self.feature_names_in_ = np.array(self.vocabulary_, dtype=object)
+        if np.all(self.settings_.get(NAMED_COLUMNS, False)):
+            self.feature_names_in_ = np.array(self.vocabulary_[: self.n_features_in_], dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
 

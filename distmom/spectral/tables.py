@@ -13,12 +13,12 @@ from distmom.corpus import RowCorpus
 from distmom.errors import InputError, UsageError
 from distmom.spectral.inputs import check_n_features, checked_dense
 
-#: setting of a corpus whose columns were named by a table, and of models fitted to it
+#: setting of a corpus whose columns were named by a table, and of models fitted to it: one value, or one per view
 NAMED_COLUMNS = "named_columns"
 
 
 def corpus_of_rows(
-    X: Any, rows: Any, lengths: Any = None, *, names: Sequence[str] | None = None, **options: Any
+    X: Any, rows: Any, lengths: Any = None, *, further: Sequence[str] = (), **options: Any
 ) -> RowCorpus:
     """Return rows given to ``fit`` as a corpus, with the names of the columns if they are a table.
 
@@ -26,19 +26,43 @@ def corpus_of_rows(
     ----------
     X : array_like, sparse matrix or table of shape (n_rows, n_features)
         What was given.
-    rows : array_like or sparse matrix of shape (n_rows, n_features)
-        Its values, in the order of ``lengths``.
+    rows : array_like or sparse matrix of shape (n_rows, n_features + n_further)
+        Its values, in the order of ``lengths``, and those of further columns.
     lengths : array_like of shape (n_units,), optional
         Number of rows of each unit.
-    names : sequence of str, optional
-        Names of the columns if X is not a table.
+    further : sequence of str, default ()
+        Names of the further columns. Without names, the columns of X are then named by their numbers.
     **options
         Of `distmom.corpus.RowCorpus`.
     """
     named = column_names(X)
-    corpus = RowCorpus(rows, lengths, names=names if named is None else named, **options)
+    names = named
+    if further:
+        names = [*(named or map(str, range(rows.shape[1] - len(further)))), *further]
+    corpus = RowCorpus(rows, lengths, names=names, **options)
     if named is not None:
         corpus.settings[NAMED_COLUMNS] = True
+    return corpus
+
+
+def corpus_of_views(views: Sequence[Any], rows: Any, widths: Sequence[int]) -> RowCorpus:
+    """Return views given to ``fit`` as a corpus of rows.
+
+    Column c of view t, counted from 1, is named ``"t.c"``; c is its name if the view is a table, else its number.
+
+    Parameters
+    ----------
+    views : sequence of array_like, sparse matrix or table, of shapes (n_rows, d_t)
+        What was given.
+    rows : ndarray or csr_array of shape (n_rows, sum of d_t)
+        The columns side by side.
+    widths : sequence of int
+        Numbers of columns of the views.
+    """
+    named = [column_names(view) for view in views]
+    parts = [range(width) if own is None else own for own, width in zip(named, widths, strict=True)]
+    corpus = RowCorpus(rows, names=[f"{t + 1}.{c}" for t, part in enumerate(parts) for c in part])
+    corpus.settings |= {"widths": list(widths), NAMED_COLUMNS: [own is not None for own in named]}
     return corpus
 
 
@@ -86,17 +110,40 @@ def column_names(X: Any) -> list[str] | None:
     return None if names is None else [str(name) for name in names]
 
 
-def check_column_names(model: Any, X: Any) -> None:
+def check_column_names(model: Any, X: Any, cuts: Sequence[slice] | None = None) -> None:
     """Compare the names of the columns of a table with those of the fit by scikit-learn's rules.
+
+    Parameters
+    ----------
+    model : SpectralEstimator
+        A fitted model.
+    X : array_like, sparse matrix or table, or sequence of them
+    cuts : sequence of slice, optional
+        Columns of every view, if X is a sequence of views.
 
     Raises
     ------
     UsageError
         If they differ. Names on one side only give a warning, as in scikit-learn.
     """
+    if cuts is None:
+        _compare(model, X)
+        return
+    named = model.settings_.get(NAMED_COLUMNS, False)
+    for t, (view, cut) in enumerate(zip(X, cuts, strict=True)):
+        names, known = model.vocabulary_[cut], named
+        if isinstance(named, list):  # the views of the fit were given apart
+            names, known = [name.partition(".")[2] for name in names], named[t]
+        fitted = type(model)()
+        if known:
+            fitted.feature_names_in_ = np.array(names, dtype=object)
+        _compare(fitted, view, f"X[{t}]: ")
+
+
+def _compare(model: Any, X: Any, place: str = "") -> None:
     try:
         validate_data(model, X, reset=False, skip_check_array=True, ensure_2d=False)
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"{place}{error}") from error
     except TypeError as error:
-        raise InputError(str(error)) from error
+        raise InputError(f"{place}{error}") from error

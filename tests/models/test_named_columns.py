@@ -7,7 +7,19 @@ import pytest
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from distmom import ICA, DiagonalMixture, HiddenMarkov, LatentNetwork, MultiView, SphericalMixture, load_model
+from distmom import (
+    ICA,
+    DiagonalMixture,
+    GaussianSearch,
+    HiddenMarkov,
+    LatentNetwork,
+    LatentTree,
+    MultiView,
+    RegressionSearch,
+    SphericalMixture,
+    SubspaceSearch,
+    load_model,
+)
 from distmom.errors import UsageError
 
 NAMES = ["height", "weight", "age", "income", "rent", "debt"]
@@ -77,3 +89,80 @@ def test_a_column_of_symbols_does_not_name_the_symbols():
     model = HiddenMarkov(1).fit(pd.DataFrame({"step": symbols}))
     assert model.vocabulary_ == ["0", "1", "2"]
     assert len(model.predict(pd.DataFrame({"step": [0, 1, 2]}))) == 3
+
+
+def views_of(table):
+    return tuple(table[NAMES[at : at + 2]] for at in (0, 2, 4))
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_tables_of_views_have_the_columns_of_the_fit(table, joined, tmp_path):
+    model = MultiView(2, widths="2,2,2").fit(table if joined else views_of(table))
+    names = NAMES if joined else ["1.height", "1.weight", "2.age", "2.income", "3.rent", "3.debt"]
+    assert model.feature_names_in_.tolist() == model.vocabulary_ == names
+    model.save(tmp_path / "model")
+    first, second, third = views_of(table)
+    for other in (model, load_model(tmp_path / "model")):
+        with warnings.catch_warnings(action="error"):
+            found = other.predict_proba((first, second, third))
+        with pytest.warns(UserWarning, match="X does not have valid feature names, but MultiView"):
+            assert np.array_equal(other.predict_proba((first, second.to_numpy(), third)), found)
+        with pytest.raises(UsageError, match=r"X\[0\]: The feature names should match"):
+            other.predict_proba((second, first, third))
+        with pytest.raises(UsageError, match=r"X\[1\]: [^#]*must be in the same order"):
+            other.predict_proba((first, second[["income", "age"]], third))
+
+
+def test_names_of_some_of_the_views_are_compared(table):
+    first, second, third = views_of(table)
+    model = MultiView(2).fit((first, second.to_numpy(), third))
+    assert not hasattr(model, "feature_names_in_")
+    assert model.vocabulary_[:3] == ["1.height", "1.weight", "2.0"]
+    with warnings.catch_warnings(action="error"):
+        model.predict((first, second.to_numpy(), third))
+    with pytest.raises(UsageError, match=r"X\[2\]: "):
+        model.predict((first, second.to_numpy(), second))
+    model.fit(tuple(view.to_numpy() for view in views_of(table)))
+    with pytest.warns(UserWarning, match="fitted without feature names"):
+        model.predict((first, second, third))
+
+
+def test_the_leaves_of_a_tree_are_named(table):
+    model = LatentTree(2, tree="(1,2,3)").fit(views_of(table))
+    assert model.feature_names_in_.tolist()[:3] == ["1.height", "1.weight", "2.age"]
+
+
+SEARCHES = {
+    "gaussian": GaussianSearch(2),
+    "regression": RegressionSearch(2),
+    "subspace": SubspaceSearch(2, dimension=1),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_searches_have_the_names_of_a_table_and_refuse_other_columns(name, tmp_path):
+    rng = np.random.default_rng(0)
+    table, model = pd.DataFrame(rng.normal(size=(4000, 6)), columns=NAMES), SEARCHES[name]
+    response = np.where(rng.random(4000) < 0.5, table["height"], -table["debt"])
+    regression = name == "regression"
+    rows = (table.assign(response=response) if regression else table)[:20]
+    model.fit(table, *[response] * regression)
+    model.save(tmp_path / "model")
+    for other in (model, load_model(tmp_path / "model")):
+        assert other.feature_names_in_.tolist() == NAMES
+        assert other.n_features_in_ == 6
+        with warnings.catch_warnings(action="error"):
+            found = other.search(rows=rows, force=True)
+        with pytest.warns(UserWarning, match="X does not have valid feature names"):
+            assert other.search(rows=rows.to_numpy(), force=True).gap == found.gap
+        with pytest.raises(UsageError, match="Feature names must be in the same order"):
+            other.search(rows=rows[[*NAMES[::-1], *rows.columns[6:]]], force=True)
+
+
+def test_side_information_has_the_names_of_its_table(table):
+    side = pd.DataFrame({"rich": table["income"] > 2, "tall": table["height"] > 2}, dtype=float)
+    model = GaussianSearch(2).fit(table, side)
+    assert model.vocabulary_ == [*NAMES, "rich", "tall"]
+    found = model.search(target="tall", force=True)
+    assert found.gap == model.search(target=1, force=True).gap
+    assert GaussianSearch(2).fit(table.to_numpy(), side["rich"]).vocabulary_ == [*"012345", "side[0]"]

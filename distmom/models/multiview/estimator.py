@@ -52,7 +52,7 @@ from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place
 from distmom.spectral.inputs import check_n_features
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tables import check_column_names, corpus_of_rows
+from distmom.spectral.tables import check_column_names, corpus_of_rows, corpus_of_views
 from distmom.spectral.three_views import AlignedViews
 
 #: number of columns and products of columns up to which views are lifted
@@ -80,7 +80,7 @@ class MultiView(SpectralEstimator):
         1 and 3, and 2 and 3; ``explained`` the share of the variance of each view that lies between components
         (see docs/multiview.md).
     vocabulary_ : list of str
-        Names of the columns.
+        Names of the columns: ``"t.c"`` for column c of view t, counted from 1, if the views are given apart.
     n_features_in_ : int
         Number of columns of all views.
 
@@ -151,11 +151,10 @@ class MultiView(SpectralEstimator):
         NumericalError
             If the moments carry fewer components than requested.
         """
-        rows, widths, names = joined_views(X)
-        corpus = corpus_of_rows(X, rows, names=names)
-        if widths is not None:
-            corpus.settings["widths"] = list(widths)
-        return self.fit_corpus(corpus)
+        rows, widths = joined_views(X)
+        if widths is None:
+            return self.fit_corpus(corpus_of_rows(X, rows))
+        return self.fit_corpus(corpus_of_views(X, rows, widths))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; else a UsageError."""
@@ -241,7 +240,7 @@ class MultiView(SpectralEstimator):
         Raises
         ------
         UsageError
-            If the views have other numbers of columns than those of the fit.
+            If the views have other columns than those of the fit.
         InputError
             If a value is not finite, or views have different numbers of rows.
         """
@@ -281,8 +280,8 @@ class MultiView(SpectralEstimator):
     def _rows(self, X: Any) -> Any:
         """Return the columns of the views of rows side by side, as a fitted model takes them."""
         check_is_fitted(self)
-        check_column_names(self, X)
-        rows, widths, _ = joined_views(X)
+        rows, widths = joined_views(X)
+        check_column_names(self, X, None if widths is None else view_slices(tuple(self.widths_)))
         check_n_features(rows.shape[1], self.n_features_in_, type(self).__name__)
         if widths is not None and widths != tuple(self.widths_):
             wanted, got = (", ".join(map(str, each)) for each in (self.widths_, widths))

@@ -86,8 +86,8 @@ def widths_of(corpus: Any, given: str | Sequence[int] | None, n: int, parts: str
     return widths
 
 
-def joined_views(X: Any, n_views: int = N_GROUPS) -> tuple[Any, tuple[int, ...] | None, list[str] | None]:
-    """Return the columns of views side by side, with the widths and names; no widths for a single matrix."""
+def joined_views(X: Any, n_views: int = N_GROUPS) -> tuple[Any, tuple[int, ...] | None]:
+    """Return the columns of views side by side, with the widths; None for a single matrix."""
     several = isinstance(X, tuple) or (isinstance(X, list) and any(getattr(x, "ndim", 0) == 2 for x in X))
     if not several:
         rows, kind, _ = checked_rows_of_layer(X, "X")
@@ -95,7 +95,7 @@ def joined_views(X: Any, n_views: int = N_GROUPS) -> tuple[Any, tuple[int, ...] 
             raise InputError.at(
                 "X", None, "shape", f"a matrix of rows and columns, or {n_views} of them", f"{rows.shape}"
             )
-        return rows, None, None
+        return rows, None
     if len(X) != n_views:
         raise InputError.at("X", None, "number of views", f"{n_views}", f"{len(X)}")
     views = [checked_rows_of_layer(view, f"X[{t}]") for t, view in enumerate(X)]
@@ -105,10 +105,9 @@ def joined_views(X: Any, n_views: int = N_GROUPS) -> tuple[Any, tuple[int, ...] 
         if rows.shape[0] != (n := views[0][0].shape[0]):
             raise InputError.at(f"X[{t}]", None, "number of rows", f"{n} as in X[0]", f"{rows.shape[0]}")
     widths = tuple(width for _, _, width in views)
-    names = [f"{t + 1}.{j}" for t, width in enumerate(widths) for j in range(width)]
     if any(kind == "csr" for _, kind, _ in views):
-        return csr_array(sparse.hstack([rows for rows, _, _ in views], format="csr")), widths, names
-    return np.hstack([rows for rows, _, _ in views]), widths, names
+        return csr_array(sparse.hstack([rows for rows, _, _ in views], format="csr")), widths
+    return np.hstack([rows for rows, _, _ in views]), widths
 
 
 def averages_of(engine: Engine, tallies: Tallies, widths: tuple[int, ...]) -> TallResult:

@@ -22,6 +22,7 @@ from distmom.models.search.state import SearchState
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, seed_parameter
 from distmom.spectral.parameters import parameter
+from distmom.spectral.tables import check_column_names, column_names, corpus_of_rows
 
 #: setting of a corpus in memory with the number of its columns of side information
 _N_TARGETS = "n_targets"
@@ -110,8 +111,8 @@ class RowSearch(SearchAttributes, SpectralEstimator):
 
     def _in_memory(self, X: Any, *columns: Any) -> RowCorpus:
         """Return features and further columns, of which the last are side information or None, as a corpus."""
-        X = checked_rows(X, "X")
-        parts = [X]
+        features = checked_rows(X, "X")
+        parts, further = [features], []
         for name, column in zip(("y", "side")[-len(columns) :], columns, strict=True):
             if column is None:
                 continue
@@ -120,10 +121,11 @@ class RowSearch(SearchAttributes, SpectralEstimator):
             except ValueError as error:
                 raise InputError(str(error)) from error
             found = found.reshape(len(found), -1)
-            if len(found) != len(X):
-                raise InputError(f"{name}: expected {len(X)} rows as X has, got {len(found)}")
+            if len(found) != len(features):
+                raise InputError(f"{name}: expected {len(features)} rows as X has, got {len(found)}")
             parts.append(found)
-        corpus = RowCorpus(np.hstack(parts) if len(parts) > 1 else X)
+            further += column_names(column) or [f"{name}[{j}]" for j in range(found.shape[1])]
+        corpus = corpus_of_rows(X, np.hstack(parts) if further else features, further=further)
         corpus.settings[_N_TARGETS] = 0 if columns[-1] is None else parts[-1].shape[1]
         return corpus
 
@@ -155,6 +157,7 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         super()._keep(state)
         # The vocabulary names further columns, too.
         self.n_features_in_ = len(self.basis_)
+        self._name_columns()
 
     # Use
 
@@ -217,6 +220,9 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         n_columns = len(self.basis_) + self.n_responses
         if X.shape[1] != n_columns:
             raise UsageError(f"rows: expected {n_columns} columns, got {X.shape[1]}")
+        if hasattr(rows, "columns"):
+            rows = rows[list(rows.columns)[: len(self.basis_)]]
+        check_column_names(self, rows)
         return np.asarray(self._coordinates(X - self.center_) @ self.whitening_ @ self.whitening_.T)
 
     @abstractmethod

@@ -22,7 +22,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.corpus import RowCorpus
 from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
 from distmom.errors import NumericalError, UsageError
 from distmom.models.search.base import FoundComponent, checked_rows, judged
@@ -35,6 +34,7 @@ from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import halves
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.tables import check_column_names, corpus_of_rows
 
 #: eigenvalues that are reported
 N_SPECTRUM = 100
@@ -198,7 +198,7 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
         NumericalError
             If the second moment carries fewer dimensions than the subspaces have together.
         """
-        return self.fit_corpus(RowCorpus(checked_rows(X, "X")))
+        return self.fit_corpus(corpus_of_rows(X, checked_rows(X, "X")))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""
@@ -254,6 +254,8 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
         X = checked_rows(np.atleast_2d(along) if rows is None else rows, "along" if rows is None else "rows")
         if X.shape[1] != len(self.basis_):
             raise UsageError(f"search: expected {len(self.basis_)} features, got {X.shape[1]}")
+        if rows is not None:
+            check_column_names(self, rows)
         m = self.dimension
         with one_blas_thread():
             Y = X @ self.basis_

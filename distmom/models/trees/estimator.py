@@ -31,7 +31,7 @@ from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tables import corpus_of_rows
+from distmom.spectral.tables import corpus_of_rows, corpus_of_views
 
 
 @dataclass(frozen=True)
@@ -147,11 +147,10 @@ class LatentTree(SpectralEstimator):
         NumericalError
             If the moments carry fewer states than requested.
         """
-        rows, widths, names = joined_views(X, len(Tree.parse(self.tree).of_leaves))
-        corpus = corpus_of_rows(X, rows, names=names)
-        if widths is not None:
-            corpus.settings["widths"] = list(widths)
-        return self.fit_corpus(corpus)
+        rows, widths = joined_views(X, len(Tree.parse(self.tree).of_leaves))
+        if widths is None:
+            return self.fit_corpus(corpus_of_rows(X, rows))
+        return self.fit_corpus(corpus_of_views(X, rows, widths))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; else a UsageError."""
