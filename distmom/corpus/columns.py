@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from distmom.corpus.readers.part import Summary, lookup
+from distmom.corpus.readers.part import Summary, Unlabelled, lookup
 from distmom.corpus.readers.spec import Spec
 from distmom.corpus.tokenize import choose_words
 from distmom.errors import InputError
@@ -49,6 +49,8 @@ class Survey:
         Unnamed labels that occur, part by part.
     warnings : Counter
         Number of repairs, by kind.
+    unlabelled : Unlabelled or None
+        The first document, if no document has the field of the labels.
     """
 
     n_documents: int = 0
@@ -59,9 +61,12 @@ class Survey:
     label_lines: dict[str, int] = field(default_factory=dict)
     label_columns: list[np.ndarray] = field(default_factory=list)
     warnings: Counter[str] = field(default_factory=Counter)
+    unlabelled: Unlabelled | None = None
 
     def add(self, part: Summary, count_words: bool) -> None:
         """Add a part; ``count_words`` if the vocabulary is to be learned."""
+        if not self.n_documents or (part.n_documents and part.unlabelled is None):
+            self.unlabelled = part.unlabelled
         self.n_documents += part.n_documents
         self.last_row = max(self.last_row, part.last_row)
         self.integral = self.integral and part.integral

@@ -16,7 +16,7 @@ import numpy as np
 
 from distmom.corpus.block import MAX_VALUE, csr_from_parts
 from distmom.corpus.columns import Columns, Named, Survey, label_columns, word_columns
-from distmom.corpus.readers.part import Part, renumber
+from distmom.corpus.readers.part import Part, Unlabelled, renumber
 from distmom.corpus.readers.source import Chunk
 from distmom.corpus.readers.spec import Source, Spec
 from distmom.corpus.shard import ShardResult, write_shard
@@ -93,6 +93,8 @@ class Job:
             spec = self.source.spec
             if not survey.n_documents:
                 raise InputError.at(spec.path, None, "content", "at least one document", "none")
+            if survey.unlabelled is not None:
+                check_label_field(spec, survey.unlabelled, is_new=self.like is not None)
             words = word_columns(spec, survey, self.vocabulary, self.like, self.names_words)
             labels = label_columns(spec, survey, self.label_names, self.like, self.names_labels)
             # Without a row that is left out, the rows follow from the positions of the documents.
@@ -151,6 +153,34 @@ class Job:
                 "int32" if integral else "float32",
                 with_rows,
             )
+
+
+def check_label_field(spec: Spec, document: Unlabelled, *, is_new: bool) -> None:
+    """Check that labels are not missing because their field has another name.
+
+    Parameters
+    ----------
+    spec : Spec
+    document : Unlabelled
+        The first document of a source in which no document has the field of the labels.
+    is_new : bool
+        Whether documents are read with the columns of a model, and may well have no labels.
+
+    Raises
+    ------
+    InputError
+        If the field was named. Else a warning is logged if another field may contain the labels.
+    """
+    if spec.labels_field != Spec.labels_field:
+        raise InputError.at(
+            spec.path, document.line, "line", f"a field {spec.labels_field!r} (--labels-field) here or in another "
+            "line", f"fields {document.fields}"[:200],
+        )  # fmt: skip
+    if document.candidates and not is_new:
+        logger.warning(
+            "%s: no line has a field 'labels' or 'label', so the documents have no labels; if another field "
+            "contains them (%s), use --labels-field", spec.path, ", ".join(document.candidates)[:200],
+        )  # fmt: skip
 
 
 def warn_of_single_labels(path: str, corpus: Corpus) -> None:

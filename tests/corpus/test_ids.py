@@ -123,6 +123,43 @@ def test_a_field_of_labels_that_is_named_is_not_missing(tmp_path):
     assert made(tmp_path, "y.csv", content).n_labels == 0
 
 
+def test_a_field_of_labels_that_no_json_line_has_is_refused(tmp_path):
+    lines = ['{"id": 1, "text": "bc bc"}', "", '{"id": 2, "text": "bc", "subject": ["one"]}']
+    for shard_documents in (1, 10):
+        options = {"shard_documents": shard_documents, "id_column": "id"}
+        with pytest.raises(
+            InputError,
+            match=r"x\.jsonl:1: line: expected a field 'topics' \(--labels-field\) here or in another line, "
+            r"got fields \['id', 'text'\]",
+        ):
+            made(tmp_path, "x.jsonl", "\n".join([*lines, ""]), labels_field="topics", **options)
+        assert (
+            made(tmp_path, "x.jsonl", "\n".join([*lines, ""]), labels_field="subject", **options).n_labels
+            == 1
+        )
+    # Documents may be without labels, but not without the field.
+    empty = '{"text": "bc", "topics": []}\n{"text": "bc", "topics": null}\n'
+    assert made(tmp_path, "y.jsonl", empty, labels_field="topics").n_labels == 0
+
+
+def test_a_field_that_may_contain_the_labels_is_reported(tmp_path, caplog):
+    texts = '{"id": 1, "text": "bc", "year": 1999}\n{"id": 2, "text": "bc"}\n'
+    assert made(tmp_path, "x.jsonl", texts, id_column="id").n_labels == 0
+    labelled = '{"text": "bc", "subject": "one"}\n{"text": "bc", "label": "two"}\n'
+    assert made(tmp_path, "y.jsonl", labelled, shard_documents=1).n_labels == 1
+    assert not caplog.messages
+    first = made(tmp_path, "z.jsonl", labelled.replace("label", "subject"))
+    assert caplog.messages == [
+        (
+            f"{tmp_path / 'z.jsonl'}: no line has a field 'labels' or 'label', so the documents have no labels; if "
+            "another field contains them (subject), use --labels-field"
+        )
+    ]
+    # New documents have no labels.
+    made(tmp_path, "new.jsonl", '{"text": "bc", "subject": "one"}\n', like=first)
+    assert len(caplog.messages) == 1
+
+
 def test_id_columns_are_for_sources_with_named_fields(tmp_path):
     with pytest.raises(UsageError, match="id_column: is for the formats jsonl and csv only, got format tsv"):
         made(tmp_path, "x.tsv", "a\tbc\n", id_column="id")

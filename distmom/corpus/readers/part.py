@@ -27,7 +27,25 @@ _ARRAYS = ("word_ptr", "word_ids", "values", "label_ptr", "label_ids", "label_li
 _NAMES = ("words", "labels")
 #: arrays with one entry per document that only some parts have
 _OF_DOCUMENTS = ("rows", "ids")
-_HEAD = ("n_documents", "last_row", "n_word_columns", "integral", "warnings")
+_HEAD = ("n_documents", "last_row", "n_word_columns", "integral", "warnings", "unlabelled")
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """A document of a source with named fields, none of which contains the labels.
+
+    Attributes
+    ----------
+    line : int
+    fields : list of str
+        All fields.
+    candidates : list of str
+        Fields whose content may be labels.
+    """
+
+    line: int
+    fields: list[str]
+    candidates: list[str]
 
 
 @dataclass(frozen=True)
@@ -45,6 +63,8 @@ class Summary:
         Whether every value is a whole number.
     warnings : Counter
         Number of repairs, by kind.
+    unlabelled : Unlabelled or None
+        As in a `Part`.
     words, labels : list of str or None
         As in a `Part`.
     document_frequency : ndarray of shape (n_words,)
@@ -60,6 +80,7 @@ class Summary:
     n_word_columns: int
     integral: bool
     warnings: Counter[str]
+    unlabelled: Unlabelled | None
     words: list[str] | None
     document_frequency: np.ndarray
     labels: list[str] | None
@@ -95,6 +116,8 @@ class Part:
         Row of each document in the source, from 1, in sources that may have rows without a document.
     ids : list of str or None
         Id of each document, in sources with ids.
+    unlabelled : Unlabelled or None
+        The first document, if no document has the field of the labels.
     """
 
     word_ptr: np.ndarray
@@ -108,6 +131,7 @@ class Part:
     warnings: Counter[str] = field(default_factory=Counter)
     rows: np.ndarray | None = None
     ids: list[str] | None = None
+    unlabelled: Unlabelled | None = None
 
     @property
     def n_documents(self) -> int:
@@ -122,6 +146,7 @@ class Part:
             n_word_columns=int(self.word_ids.max()) + 1 if len(self.word_ids) else 0,
             integral=bool(np.all(self.values == np.trunc(self.values))),
             warnings=self.warnings,
+            unlabelled=self.unlabelled,
             words=self.words,
             document_frequency=(
                 nothing if self.words is None else np.bincount(self.word_ids, minlength=len(self.words))
@@ -152,6 +177,7 @@ class Part:
             for name, array in arrays.items():
                 np.save(temporary / f"{name}.npy", array, allow_pickle=False)
             head = {name: getattr(summary, name) for name in _HEAD}
+            head["unlabelled"] = None if self.unlabelled is None else vars(self.unlabelled)
             # Damage by a power failure is detected by digest, and the part is then encoded again.
             record = {**head, "files": describe_files(temporary)}
             PART.write(temporary / "part.json", record, survives_power_failure=False)
@@ -168,11 +194,13 @@ class Part:
         """Read a part; StoreError if it is damaged."""
         head, arrays = _read(path, _ARRAYS, (*_NAMES, *_OF_DOCUMENTS))
         words, labels = _names(arrays)
-        warnings = Counter(head["warnings"])
         fields = {name: arrays[name] for name in _ARRAYS}
         fields["values"] = fields["values"].astype(np.float64, copy=False)
         ids = _lines(arrays["ids"]) if "ids" in arrays else None
-        return cls(**fields, words=words, labels=labels, warnings=warnings, rows=arrays.get("rows"), ids=ids)
+        return cls(
+            **fields, words=words, labels=labels, warnings=head["warnings"], rows=arrays.get("rows"), ids=ids,
+            unlabelled=head["unlabelled"],
+        )  # fmt: skip
 
     @staticmethod
     def load_names(path: Path) -> tuple[list[str] | None, list[str] | None]:
@@ -185,7 +213,7 @@ class Part:
         head, arrays = _read(path, ("document_frequency", "label_lines", "label_columns"), _NAMES)
         words, labels = _names(arrays)
         return Summary(
-            **{**head, "warnings": Counter(head["warnings"])},
+            **head,
             words=words,
             document_frequency=arrays["document_frequency"],
             labels=labels,
@@ -205,7 +233,11 @@ def _read(
     for name in (*names, *(name for name in optional if f"{name}.npy" in record["files"])):
         check_file(path, f"{name}.npy", record["files"].get(f"{name}.npy", {"size": 0, "sha256": ""}))
         arrays[name] = np.array(map_npy(path / f"{name}.npy"))
-    return {name: record[name] for name in _HEAD}, arrays
+    head = {name: record[name] for name in _HEAD}
+    head["warnings"] = Counter(head["warnings"])
+    if head["unlabelled"] is not None:
+        head["unlabelled"] = Unlabelled(**head["unlabelled"])
+    return head, arrays
 
 
 def _names(arrays: Mapping[str, np.ndarray]) -> tuple[list[str] | None, list[str] | None]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus.names import is_id, is_plain
-from distmom.corpus.readers.part import Numbering, Part, gather
+from distmom.corpus.readers.part import Numbering, Part, Unlabelled, gather
 from distmom.corpus.readers.source import (
     MAX_LINE_BYTES,
     Chunk,
@@ -235,14 +235,25 @@ def encode_jsonl(chunk: Chunk, spec: Spec) -> Part:
     """Encode JSON objects, one per line."""
     tally = Tally(spec.path, spec.strict)
     texts, labels, lines, ids = [], [], [], []
+    names, labelled, first = _label_fields(spec), False, None
     for number, text, entry in json_objects(tally, chunk, spec.text_field):
+        labelled = labelled or any(name in entry for name in names)
+        first = first or (number, entry)
         texts.append(text)
         labels.append(_json_labels(spec, number, entry))
         lines.append(number)
         if spec.id_field is not None:
             ids.append(_checked_id(spec, number, entry.get(spec.id_field)))
     part = encode_texts(spec, tally, texts, labels, lines)
+    if first is not None and not labelled:
+        part.unlabelled = _unlabelled(spec, *first)
     return _with_ids(part, _rows_of(chunk, lines), None if spec.id_field is None else ids)
+
+
+def _unlabelled(spec: Spec, line: int, entry: dict[str, Any]) -> Unlabelled:
+    """Return a document without the field of the labels; other fields with a text or a list may contain them."""
+    others = (name for name in sorted(entry) if name not in (spec.text_field, spec.id_field))
+    return Unlabelled(line, sorted(entry), [name for name in others if isinstance(entry[name], (str, list))])
 
 
 def json_objects(tally: Tally, chunk: Chunk, text_field: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
