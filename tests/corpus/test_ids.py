@@ -149,12 +149,11 @@ def test_a_field_that_may_contain_the_labels_is_reported(tmp_path, caplog):
     assert made(tmp_path, "y.jsonl", labelled, shard_documents=1).n_labels == 1
     assert not caplog.messages
     first = made(tmp_path, "z.jsonl", labelled.replace("label", "subject"))
-    assert caplog.messages == [
-        (
-            f"{tmp_path / 'z.jsonl'}: no line has a field 'labels' or 'label', so the documents have no labels; if "
-            "another field contains them (subject), use --labels-field"
-        )
-    ]
+    (message,) = caplog.messages
+    assert message.startswith(
+        f"{tmp_path / 'z.jsonl'}: no line has a field 'labels' or 'label', so the documents"
+    )
+    assert message.endswith("if another field contains them (subject), use --labels-field")
     # New documents have no labels.
     made(tmp_path, "new.jsonl", '{"text": "bc", "subject": "one"}\n', like=first)
     assert len(caplog.messages) == 1

@@ -277,6 +277,35 @@ def test_numbers_of_classes_are_labels_and_come_back_as_numbers(data, tmp_path):
     assert (cross_val_score(MultiLabelMoM(3, head="ridge"), texts, classes, cv=3) > 0.5).all()
 
 
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int32, np.float32, str, object])
+def test_labels_have_the_type_that_was_given(data, dtype, tmp_path):
+    texts = data[0]
+    classes = np.array(["herring" in text for text in texts]).astype(int).astype(dtype)
+    if dtype is object:
+        classes = np.array([f"class {each}" for each in classes], object)
+    model = MultiLabelMoM(3, head="ridge", keep_sums=True).fit(texts, classes)
+    model.save(tmp_path / "m")
+    for other in (model, load_model(tmp_path / "m")):
+        np.testing.assert_array_equal(other.classes_, np.unique(classes))
+        found = other.predict(texts)
+        assert other.classes_.dtype == found.dtype == model.classes_.dtype
+        assert found.dtype.kind == "U" if dtype is str else found.dtype == classes.dtype
+        assert other.score(texts, classes) == pytest.approx((found == classes).mean())
+        chosen = other.predict(texts, labels=list(model.classes_[1:]))
+        np.testing.assert_array_equal(chosen, np.repeat(model.classes_[1:], len(texts)), strict=True)
+    if dtype in (bool, np.uint8):
+        with pytest.raises(
+            UsageError, match=f"y: expected labels of type {np.dtype(dtype)} as in the fit, got '300'"
+        ):
+            model.partial_fit(texts, [300] * len(texts))
+    if dtype is str:
+        assert model.partial_fit(texts[:1], ["a longer label"]).classes_.tolist() == [
+            "0",
+            "1",
+            "a longer label",
+        ]
+
+
 def test_labels_that_are_fractions_are_reported_with_their_type():
     with pytest.raises(UsageError, match=r"whole numbers of labels.*got float64 of shape \(2,\)"):
         MultiLabelMoM(1).fit(["oak oak", "elm elm"], [0.5, 1.5])

@@ -36,7 +36,14 @@ from distmom.models.multilabel.heads import (
 from distmom.models.multilabel.kept_sums import KeptSums, check_kept
 from distmom.models.multilabel.margin import MAX_LABELS
 from distmom.models.multilabel.objective import MEAN, OBJECTIVES, weighs_propensity
-from distmom.models.multilabel.prediction import TARGETS, LabelPredictor, checked_targets
+from distmom.models.multilabel.prediction import (
+    SINGLE,
+    TARGET_TYPE,
+    TARGETS,
+    LabelPredictor,
+    checked_targets,
+    label_type,
+)
 from distmom.models.multilabel.program import HEADS, fit_heads
 from distmom.models.multilabel.regression import WeightLimits
 from distmom.models.multilabel.scorer import Scorer
@@ -87,8 +94,8 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         why, if they were requested.
     vocabulary_, label_names_ : list of str
         Names of the words and of the labels.
-    classes_ : ndarray of shape (n_labels,), object
-        Names of the labels.
+    classes_ : ndarray of shape (n_labels,)
+        The labels: of the type of those given to `fit` if these were one per document, else names (object).
     n_features_in_ : int
         Number of words.
 
@@ -246,9 +253,11 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         """
         if y is None:
             raise UsageError("requires y to be passed, but the target y is None: MultiLabelMoM needs labels")
-        y, form = checked_targets(y)
-        corpus = self._corpus(X, y)
+        targets, form = checked_targets(y)
+        corpus = self._corpus(X, targets)
         corpus.settings[TARGETS] = form
+        if form in SINGLE:
+            corpus.settings[TARGET_TYPE] = label_type(y)
         return self.fit_corpus(corpus)
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:

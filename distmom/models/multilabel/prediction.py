@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: setting of a model that was fitted in memory: the form of its labels, which is that of its predictions
 TARGETS = "targets"
+#: setting of a model that was fitted to one label per document: their type, as from `label_type`
+TARGET_TYPE = "target_type"
 #: forms of one label per document: names, and numbers of classes, which are stored as names
 SINGLE = ("names", "numbers")
 
@@ -64,14 +66,31 @@ def checked_targets(y: Any) -> tuple[Any, str]:
         raise InputError("Complex data not supported: y: expected names or numbers, got complex numbers")
     if found.dtype.kind not in "biuf":
         raise InputError(f"Unknown label type: y: expected names or numbers, got {found.dtype}")
-    if found.ndim == 1 and len(found) and np.all(np.isfinite(found) & (found == np.trunc(found))):
-        return [str(int(each)) for each in found], "numbers"
+    if len(found) and (names := _names_of_numbers(found)) is not None:
+        return names, "numbers"
     if found.ndim != 2:
         raise UsageError(
             "y: expected names or whole numbers of labels, or a matrix of shape (n_documents, n_labels), got "
             f"{found.dtype} of shape {found.shape}"
         )
     return y if hasattr(y, "columns") else found, "matrix"
+
+
+def _names_of_numbers(values: np.ndarray) -> list[str] | None:
+    """Return a vector of whole numbers as names; None for anything else."""
+    if (
+        values.dtype.kind not in "biuf"
+        or values.ndim != 1
+        or not np.all(np.isfinite(values) & (values % 1 == 0))
+    ):
+        return None
+    return [str(int(each)) for each in values]
+
+
+def label_type(y: Any) -> str:
+    """Return the NumPy type of one label per document, given to ``fit``; ``"U"`` for text of any length."""
+    found = np.asarray(y).dtype
+    return "U" if found.kind == "U" else found.str
 
 
 class NoProbabilitiesError(UsageError, AttributeError):
@@ -93,9 +112,9 @@ class LabelPredictor:
 
     @property
     def classes_(self) -> np.ndarray:
-        """Labels in the order of the columns of `decision_function`, (n_labels,): names (object), or int64.
+        """Labels in the order of the columns of `decision_function`, (n_labels,).
 
-        They are numbers if the model was fitted to one number per document.
+        Of the type of the labels given to `fit` if these were one per document; else names (object).
         """
         return self._labels_of(self.label_names_)
 
@@ -130,7 +149,7 @@ class LabelPredictor:
         -------
         list of lists of str, ndarray of shape (n_documents,), or indicator matrix of shape (n_documents, n_labels)
             A list of names per document, by descending score, if the model was fitted to lists of names or to a
-            corpus; an array of names (object) or numbers (int64) if it was fitted to one of them per document; a
+            corpus; an array of the type of the labels given to `fit` if these were one per document; a
             matrix of zeros and ones (uint8) if it was fitted to a matrix, sparse if that was, with a column for
             every label of ``labels``, or for all.
 
@@ -152,7 +171,7 @@ class LabelPredictor:
                     f"assigns one label to every document; got {threshold}"
                 )
         scorer = self._scorer_of(labels)
-        names = self.label_names_ if labels is None else list(map(str, labels))
+        names = self.label_names_ if labels is None else list(map(str, self._names_of(labels)))
         found, counts = self._chosen(scorer, block, threshold)
         if form in SINGLE:
             return self._labels_of([names[row[0]] for row in found])
@@ -214,15 +233,33 @@ class LabelPredictor:
         """Return the scorer of some labels, or of all."""
         if labels is None:
             return self.scorer_
-        if self._form == "numbers" and not isinstance(labels, str):
-            labels = [str(each) for each in labels]
-        return of_labels(self.scorer_, label_numbers(labels, self.label_names_))
+        return of_labels(self.scorer_, label_numbers(self._names_of(labels), self.label_names_))
+
+    def _names_of(self, labels: Sequence[Any]) -> Sequence[str]:
+        """Return the names of labels, which may be numbers where the model was fitted to one per document."""
+        if self._form != "numbers" or isinstance(labels, str):
+            return labels
+        names = _names_of_numbers(np.asarray(labels))
+        return [str(each) for each in labels] if names is None else names
 
     def _labels_of(self, names: Sequence[str]) -> np.ndarray:
         """Return labels as they were given to `fit`, from their names."""
-        if self._form == "numbers":
-            return np.array([int(name) for name in names], np.int64)
-        return np.array(names, dtype=object)
+        values = [int(name) for name in names] if self._form == "numbers" else names
+        return np.array(values, self._label_type)
+
+    def _check_labels(self, names: list[str]) -> None:
+        """Raise a UsageError if the type of the labels given to `fit` cannot represent labels."""
+        if self._form != "numbers":
+            return
+        for name in names:
+            try:
+                same = _names_of_numbers(self._labels_of([name])) == [name]
+            except (ValueError, OverflowError):
+                same = False
+            if not same:
+                raise UsageError(
+                    f"y: expected labels of type {np.dtype(self._label_type)} as in the fit, got {name!r}"
+                )
 
     def _chosen(
         self, scorer: Scorer, block: Block, threshold: float | None = None
@@ -251,6 +288,11 @@ class LabelPredictor:
     def _form(self) -> str:
         """Form of the labels, as from `checked_targets`."""
         return str(self.settings_.get(TARGETS, "lists"))
+
+    @property
+    def _label_type(self) -> str:
+        """Type of the labels, as from `label_type`; models of versions that did not keep it have the usual one."""
+        return str(self.settings_.get(TARGET_TYPE, "int64" if self._form == "numbers" else "object"))
 
     def score(self, X: Any, y: Any) -> float:
         """Return P@1: the share of documents whose label that ranks first is one of those given.

@@ -96,6 +96,8 @@ class Updatable:
 
         def _block(self, X: Any, min_samples: int = 0) -> Block: ...
 
+        def _check_labels(self, names: list[str]) -> None: ...
+
         def _keep(self, state: Any) -> None: ...
 
         def _state(self) -> Any: ...
@@ -347,6 +349,7 @@ class Updatable:
             )
         aligned = align(corpus, self.vocabulary_, self.label_names_)
         names, n_known = list(aligned.label_names), len(self.label_names_)
+        self._check_labels(names)
         if remove and len(names) > n_known:
             raise UsageError(f"the model has no documents with the label {names[n_known]!r}")
         client, run = options.get("client"), options.get("run")
