@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: commands that can be submitted, as `distmom.jobs.record.COMMANDS`, whose import takes long
 _COMMANDS = ("fit", "update", "moments", "ingest", "predict", "transform", "evaluate")
+#: argument with the place of the model, or of the moments, that a command writes
+_WRITTEN = {"fit": "model", "update": "dst", "moments": "dst"}
 #: seconds before a command is restarted, times the number of restarts, and at most
 RESTART_PAUSE_S, LONGEST_PAUSE_S = 10.0, 60.0
 #: seconds for which a beat must stand still before the commands here call a job lost
@@ -96,14 +98,21 @@ def submit(
               distmom jobs logs ID --follow
     """
     from distmom.cli.app import cli
+    from distmom.corpus.storage import is_url
     from distmom.jobs import submit as submit_job
     from distmom.jobs.foreground import carry_out
+    from distmom.spectral.artifact import check_target
 
     parent = click.get_current_context().parent
     given = [*arguments, "--scheduler", scheduler]
     with cli.commands[command].make_context(command, given, parent=parent) as parsed:
         if parsed.params.get("workers") is not None:
             raise UsageError("--workers: the job runs on the workers of the cluster")
+    # A driver that runs here reports it itself; other directories and stores may be visible on the cluster alone.
+    if driver != "here" and folder is None and command in _WRITTEN:
+        written = parsed.params[_WRITTEN[command]]
+        if not is_url(written):
+            check_target(written, parsed.params["overwrite"])
     options: dict[str, Any] = {
         "scheduler": scheduler, "directory": directory, "url": url, "folder": folder, "share": share,
         "priority": priority, "restarts": restarts, "ca_file": ca_file, "cert": cert, "key": key,

@@ -7,18 +7,21 @@ import sys
 import threading
 from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 from helpers import planted_corpus
 
+from distmom import jobs
 from distmom.cli import jobs as cli_jobs
 from distmom.cli.main import main
 from distmom.corpus import from_arrays
 from distmom.corpus.lock import birth
 from distmom.engine import epochs
 from distmom.engine.connections import insecure_allowed
-from distmom.errors import UsageError
+from distmom.errors import ClusterError, UsageError
 from distmom.jobs import foreground, open_job, record, remote
 from distmom.jobs.record import new_record, write_record
+from distmom.models import SingleTopic
 
 
 def test_a_job_ends_when_it_is_cancelled_before_it_has_begun(tmp_path):
@@ -144,6 +147,34 @@ def test_wrong_options_are_refused_where_they_are_given(tmp_path, capsys):
     assert main([*submit, "-k", "many"]) == 2
     assert main(["jobs", "status", str(tmp_path)]) == 2
     assert "there is no such job" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["fit", "c"], ["update", "m", "c"], ["moments", "c"]])
+def test_the_place_of_another_model_is_refused_before_a_job_is_submitted(
+    tmp_path, capsys, monkeypatch, command
+):
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).poisson(0.3, (100, 20))
+    SingleTopic(1, n_refine=0).fit(X).save("m")
+    (tmp_path / "other").mkdir()
+    submitted = []
+
+    def submit(arguments, **options):
+        submitted.append(arguments)
+        raise ClusterError("no scheduler answers")
+
+    monkeypatch.setattr(jobs, "submit", submit)
+    line = ["submit", *command, "--scheduler", "tcp://127.0.0.1:1", "--quiet"]
+    for written, message in (
+        ("m", "m: the model exists; choose another path or allow overwriting"),
+        ("other", "other: exists and is not a model"),
+    ):
+        assert main([*line, written]) == 2
+        assert message in capsys.readouterr().err
+    assert not submitted
+    for more in (["m", "--overwrite"], ["m", "--folder", str(tmp_path / "other")], ["new"]):
+        assert main([*line, *more]) == 5
+    assert len(submitted) == 3
 
 
 def test_a_job_without_a_run_is_described_and_checked(tmp_path, capsys):
