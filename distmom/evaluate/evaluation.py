@@ -182,7 +182,7 @@ def evaluate_corpus(
     aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
     sample = None
     if auc_documents is not None and auc_documents < corpus.n_documents:
-        sample = Selection(auc_documents / corpus.n_documents, heldout=True, seed=model.random_state)
+        sample = Selection(auc_documents / corpus.n_documents, heldout=True, seed=model._seed)
     inverse = inverse_propensity(
         model.label_frequency_,
         max(3, model.n_documents_),

@@ -37,11 +37,12 @@ from distmom.moments.product import (
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
 from distmom.spectral.basis import Basis, range_basis, unknown_columns
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import SpectralEstimator, place_parameter, seed_parameter
+from distmom.spectral.estimator import SpectralEstimator, place_parameter
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.recovery import Recovery, column_edges
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.three_views import AlignedViews, align_views, mean_rows, random_views
 
 #: least distance of the probability of a word from zero and from one when components of documents are inferred:
@@ -121,7 +122,7 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
         "Iterations of expectation and maximisation after the moments, one pass each.", default=10, least=0
     )
     decompose_on: str = place_parameter()
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit documents in memory.
@@ -161,10 +162,10 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
     def program(self, run: Run) -> ProductState:
         """Return the state of a model fitted by the passes of a run."""
         d, k = run.corpus.n_words, self.n_components
-        views = random_views(d, 1, self.random_state)[0]
+        views = random_views(d, 1, self._seed)[0]
         groups = run.put(np.asarray(views, np.uint8))
         r = min(N_GROUPS * k + self.n_oversamples, d)
-        sketch = GroupSketchPass(d, groups=groups, n_columns=r, seed=self.random_state)
+        sketch = GroupSketchPass(d, groups=groups, n_columns=r, seed=self._seed)
         n_slabs = run.plan(sketch).n_mapped
         # Two thirds of the eigenvalues that matter are negative, so no shift may remove them.
         basis = range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False)

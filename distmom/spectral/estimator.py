@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from copy import copy
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
@@ -12,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import Observer, RunDirectory, open_engine, open_executor, plan_pass
+from distmom.errors import UsageError
 from distmom.spectral.artifact import (
     check_target,
     load_arrays,
@@ -28,9 +30,10 @@ from distmom.spectral.inputs import WORDS, with_layer
 from distmom.spectral.layout import layout_of
 from distmom.spectral.ledger import Ledger
 from distmom.spectral.packing import pack, unpack
-from distmom.spectral.parameters import Parametrised, fixed, parameter
+from distmom.spectral.parameters import fixed, parameter
 from distmom.spectral.plan import Plan
 from distmom.spectral.run import PLACES, Run
+from distmom.spectral.seeds import Seeded
 from distmom.spectral.tables import NAMED_COLUMNS
 from distmom.spectral.timing import estimate
 
@@ -39,7 +42,7 @@ _RECORDED = ("settings", "n_documents", "timings", "spent", "fit_seconds")
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(parameter, fixed))
-class SpectralEstimator(Parametrised):
+class SpectralEstimator(Seeded):
     """Base class of estimators that make passes over a corpus.
 
     A subclass declares its parameters (`distmom.spectral.parameters`) and its ``State``, a frozen dataclass
@@ -55,6 +58,8 @@ class SpectralEstimator(Parametrised):
         Seconds of all tasks together, by kind of work.
     fit_seconds_ : float
         Wall time of the fit, in seconds.
+    seed_ : int
+        Seed of the fit: ``random_state``, or what was drawn for it.
     vocabulary_, label_names_ : list of str
         Names of the features, and of the labels; ``label_names_`` is empty for a corpus without labels.
     n_documents_ : int
@@ -135,12 +140,19 @@ class SpectralEstimator(Parametrised):
         Raises
         ------
         UsageError
-            If the parameters are invalid or do not suit the corpus, or another process uses the run directory.
+            If the parameters are invalid or do not suit the corpus, another process uses the run directory, or
+            there is one and ``random_state`` is not a whole number, so that the fit could not be resumed.
         NumericalError
             If the moments carry fewer components than requested.
         """
         started = time.monotonic()
         corpus = self._read_layer(corpus)
+        if run is not None and self._is_drawn:
+            raise UsageError(
+                "random_state: expected a whole number with a run directory, so that the fit can be resumed, got "
+                f"{self.random_state!r}"
+            )
+        self._draw_seed()
         self.check(corpus)
         with (
             open_executor(client) as executor,
@@ -189,10 +201,11 @@ class SpectralEstimator(Parametrised):
         UsageError
             If the parameters are invalid or do not suit the corpus, or a task cannot fit the memory limit.
         """
-        corpus = self._read_layer(corpus)
-        self.check(corpus)
+        corpus, planned = self._read_layer(corpus), copy(self)
+        planned._draw_seed()
+        planned.check(corpus)
         ledger = Ledger(corpus, lambda pass_: plan_pass(corpus, pass_, memory_limit))
-        self.program(ledger)
+        planned.program(ledger)
         seconds = None
         if n_workers is not None:
             seconds = tuple(estimate(ledger, max(1, n_workers)))
@@ -268,11 +281,17 @@ class SpectralEstimator(Parametrised):
         check_is_fitted(self)
         check_target(path, overwrite)
         arrays: dict[str, np.ndarray] = {}
+        parameters = self.get_params()
+        seed = {}
+        if self._is_drawn:
+            # The state of a generator is not stored.
+            parameters["random_state"], seed = None, {"seed": self.seed_}
         record = {
             "model": type(self).__name__,
-            "parameters": self.get_params(),
+            "parameters": parameters,
             "state": pack(self._state(), arrays),
             **{name: getattr(self, f"{name}_") for name in _RECORDED},
+            **seed,
         }
         save_model(path, record, arrays, self.vocabulary_, self.label_names_, overwrite=overwrite)
 
@@ -300,6 +319,7 @@ class SpectralEstimator(Parametrised):
                 arrays = load_arrays(place, record, layout_of(cls.State, record["state"]), model._sizes())
                 for name in _RECORDED:
                     setattr(model, f"{name}_", record[name])
+                model.seed_ = record["seed"] if model.random_state is None else model.random_state
                 model._name_columns()
                 model._keep(unpack(cls.State, record["state"], arrays))
         return model
@@ -323,11 +343,6 @@ class SpectralEstimator(Parametrised):
     def _n_features_out(self) -> int:
         """Number of columns of the output, for `get_feature_names_out`."""
         return len(self.components_)
-
-
-def seed_parameter() -> int:
-    """Declare ``random_state``."""
-    return parameter("Seed of the random number generator.", default=0, least=0, below=float(1 << 64))
 
 
 def precision_parameter() -> str:

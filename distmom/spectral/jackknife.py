@@ -196,8 +196,8 @@ def standard_errors(
     scale = np.where(scale > 0.0, scale, 1.0)
     jackknife = Jackknife((whole[name] - center) / scale, whole)
     with open_executor(client) as executor:
-        for part in _parts(n_parts, int(model.random_state)):
-            fresh = clone(model)
+        for part in _parts(n_parts, model._seed):
+            fresh = clone(model).set_params(random_state=model._seed)
             fresh.check(corpus)
             with open_engine(corpus, None, executor, memory_limit, observer) as engine:
                 try:

@@ -45,10 +45,11 @@ from distmom.moments.product import N_GROUPS
 from distmom.spectral.basis import unknown_columns
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import basis_slabs
-from distmom.spectral.estimator import layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import corpus_of_rows
 from distmom.spectral.three_views import AlignedViews, random_views
 
@@ -118,7 +119,7 @@ class DiagonalMixture(RowDensity):
     )
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     # Fit
 
@@ -190,13 +191,13 @@ class DiagonalMixture(RowDensity):
         load = partial(load_column_moments, run.scan(ColumnMomentsPass(d, units=units)).directory)
         return run.small(
             recover_by_partitions, load, self.n_components, self.decomposition, self.n_partitions,
-            self.random_state, where=self.decompose_on, out=Estimate.of_shape(self.n_components, d),
+            self._seed, where=self.decompose_on, out=Estimate.of_shape(self.n_components, d),
         )  # fmt: skip
 
     def _views(self, run: Run, units: Any) -> Estimate:
         """Add up the moments of a single partition in bases of the ranges of its views."""
         d, k = run.corpus.n_words, self.n_components
-        views = random_views(d, 1, self.random_state)[0]
+        views = random_views(d, 1, self._seed)[0]
         order, widths = np.argsort(views, kind="stable"), tuple(int(n) for n in np.bincount(views))
         stored_order = run.put(order)
         # Rows are centred and scaled before they are multiplied, and the passes only scale views.
@@ -206,7 +207,7 @@ class DiagonalMixture(RowDensity):
             "units": run.rows(ordered_units, units, order, out=unknown(d, 2)),
         }  # fmt: skip
         r = min(k + self.n_oversamples, max(widths))
-        sketch = MultiViewSketchPass(d, **fields, n_columns=r, seed=self.random_state)
+        sketch = MultiViewSketchPass(d, **fields, n_columns=r, seed=self._seed)
         n_slabs = basis_slabs(run, sketch, (MultiViewMomentsPass(d, **fields, rank=r),))
         basis: StoredColumns | None = None
         pass_ = sketch

@@ -30,17 +30,13 @@ from distmom.moments.fourth import ViewFourthPass, pair_directions
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass
 from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import (
-    SpectralEstimator,
-    layer_parameter,
-    place_parameter,
-    seed_parameter,
-)
+from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
 from distmom.spectral.factors import N_PAIRS, ORDERS, White, admissible, decompose_cumulants, separation
 from distmom.spectral.inputs import check_n_features
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
 
 PRIORS = ("independent", "dirichlet")
 
@@ -138,7 +134,7 @@ class ECA(SpectralEstimator):
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -208,12 +204,12 @@ class ECA(SpectralEstimator):
         mean = run.rows(mean_of_views, counted, out=unknown(d))
         basis = basis_of_views(
             run, run.rows(self._origin, mean, True, out=unknown(d)), k + self.n_oversamples, self.n_power_iter,
-            min_views=self.min_views, seed=self.random_state,
+            min_views=self.min_views, seed=self._seed,
         )  # fmt: skip
         origin = run.rows(self._origin, mean, False, out=unknown(d))
         fields = {
             "min_views": self.min_views, "origin": origin, "basis": basis.matrix, "rank": basis.rank,
-            "seed": self.random_state,
+            "seed": self._seed,
         }  # fmt: skip
         load = partial(load_views, run.scan(ViewMomentsPass(d, **fields)).directory)
         white = run.small(
@@ -222,13 +218,13 @@ class ECA(SpectralEstimator):
         )  # fmt: skip
         fourth: Callable[[], Any] = _nothing
         if self.orders != "3":
-            left, right = pair_directions(k, max(N_PAIRS, k), self.random_state)
+            left, right = pair_directions(k, max(N_PAIRS, k), self._seed)
             pass_ = ViewFourthPass(
                 d, **fields, whitener=run.put(white.whitening.W), left=run.put(left), right=run.put(right),
                 n_states=k, n_pairs=left.shape[1],
             )  # fmt: skip
             fourth = partial(load_fourth, run.scan(pass_).directory, left, right)
-        options = {"n_directions": self.n_directions, "random_state": self.random_state}
+        options = {"n_directions": self.n_directions, "random_state": self._seed}
         found = run.small(
             decompose_cumulants, fourth, white, self._alpha0, ORDERS[self.orders], self.decomposition, options,
             where=self.decompose_on, out=unknown(),

@@ -34,10 +34,11 @@ from distmom.moments.factorial import ChainMomentsPass, ChainSketchPass
 from distmom.moments.sequences import N_STEPS, StepMeanPass, n_step_features
 from distmom.spectral.basis import Basis, range_basis, unknown_columns
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
 from distmom.spectral.inputs import check_n_features
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import check_column_names
 
 WINDOWS = ("first", "all")
@@ -111,7 +112,7 @@ class FactorialHMM(SpectralEstimator):
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -170,7 +171,7 @@ class FactorialHMM(SpectralEstimator):
         fields: dict[str, Any] = {"degree": 1, "origin": scaling[0], "scale": scaling[1], "first": first}
         # Beside the chains, the constant feature has a direction.
         r = min(k + 1 + self.n_oversamples, p)
-        sketch = ChainSketchPass(p, **fields, n_columns=r, seed=self.random_state)
+        sketch = ChainSketchPass(p, **fields, n_columns=r, seed=self._seed)
         n_slabs = run.plan(sketch).n_mapped
         found = range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False)
         out = Basis(unknown_columns(p, found.rank + 1), found.rank + 1, unknown())

@@ -39,11 +39,12 @@ from distmom.moments.gaussian import RowMomentsPass
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import MOST_COMPONENTS, halves
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import corpus_of_rows, rows_in_memory
 
 VARIANCES = ("differing", "common")
@@ -130,7 +131,7 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
     )
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -197,7 +198,7 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
         n_columns = min(d, n_directions(k)) + 1 if rotates else k
         whole = takes_whole(d, n_columns, self.n_oversamples, self.n_power_iter) if rotates else whole
         basis = self._basis(run, n_columns, whole, None)
-        positions = kept_positions(run.corpus.n_documents, self.random_state)
+        positions = kept_positions(run.corpus.n_documents, self._seed)
         pass_ = RowMomentsPass(
             d, basis=basis.matrix, origin=basis.mean, rank=basis.rank, kept=run.put(positions),
             n_kept=len(positions),
@@ -207,7 +208,7 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
         common = self.variances == "common"
         function, last = (recover_by_rotation, self.n_rotations) if rotates else (recover, auto)
         found = run.small(
-            function, load, k, d, common, self.decomposition, self.random_state, offset, last,
+            function, load, k, d, common, self.decomposition, self._seed, offset, last,
             where=self.decompose_on, out=Found.upto(basis.rank, k, len(positions)),
         )  # fmt: skip
         out = Gaussians(unknown(d, 1), unknown(k, d), unknown(k), unknown(k))
@@ -224,13 +225,13 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
         return state
 
     def _basis(self, run: Run, k: int, whole: bool, selection: Selection | None) -> Basis:
-        options = (self.n_oversamples, self.n_power_iter, self.random_state)
+        options = (self.n_oversamples, self.n_power_iter, self._seed)
         return row_basis(run, run.corpus.n_words, k, *options, whole, selection)
 
     def _count(self, run: Run, most: int, whole: bool) -> tuple[int, Any]:
         """Return the number of components that random halves of the rows agree on."""
         d = run.corpus.n_words
-        selections = halves(self.random_state)
+        selections = halves(self._seed)
         basis = self._basis(run, most, whole, selections[0])
         directories = tuple(
             run.scan(

@@ -35,10 +35,11 @@ from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerM
 from distmom.spectral.basis import range_basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import basis_slabs
-from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
 from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import corpus_of_rows, rows_in_memory
 
 NOISES = ("none", "isotropic", "gaussian")
@@ -127,7 +128,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
     )  # fmt: skip
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -199,16 +200,14 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         """Fit the model by the passes of a run and return its state."""
         d, k, any_noise = run.corpus.n_words, self.n_components, self.noise == "gaussian"
         projection = self._any_noise(run) if any_noise else self._whitened(run)
-        left, right = (
-            (None, None) if self._whole else pair_directions(k, self._n_directions, self.random_state)
-        )
+        left, right = (None, None) if self._whole else pair_directions(k, self._n_directions, self._seed)
         pass_ = RowFourthPass(
             d, matrix=projection.matrix, origin=projection.origin, rank=k, left=_put(run, left),
             right=_put(run, right), n_directions=0 if left is None else left.shape[1],
         )  # fmt: skip
         load = partial(load_fourth, run.scan(pass_).directory)
         found = run.small(
-            recover, load, None if any_noise else projection.noise, self.decomposition, self.random_state,
+            recover, load, None if any_noise else projection.noise, self.decomposition, self._seed,
             left, right, where=self.decompose_on, out=Found.upto(k),
         )  # fmt: skip
         found = run.rows(_checked_components, found, any_noise, self.gaussian == "drop", out=found)
@@ -229,7 +228,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         out = Projection.upto(d, k)
         if d <= 2 * (self.n_power_iter + 1) * r:
             return run.rows(covariance_projection, run.scan(RowCovariancePass(d)), k, isotropic, out=out)
-        sketch = RowSketchPass(d, n_columns=r, seed=self.random_state)
+        sketch = RowSketchPass(d, n_columns=r, seed=self._seed)
         n_slabs = basis_slabs(run, sketch, (RowMomentsPass(d, rank=r, third=False),))
         basis = range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False, n_signals=k)
         pass_ = RowMomentsPass(d, basis=basis.matrix, origin=basis.mean, rank=basis.rank, third=False)

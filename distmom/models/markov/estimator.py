@@ -45,11 +45,12 @@ from distmom.moments.sequences import (
 )
 from distmom.spectral.basis import range_basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
 from distmom.spectral.inputs import check_n_features, check_size
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import check_column_names
 
 FEATURES = {"linear": 1, "squares": 2}
@@ -157,7 +158,7 @@ class HiddenMarkov(SpectralEstimator):
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -228,7 +229,7 @@ class HiddenMarkov(SpectralEstimator):
         tensor = self.init == "tensor"
         row_scale = None if dense or not tensor else run.put(frequency_of(corpus)[:, None] ** -0.5)
         sketch = WindowSketchPass(
-            p, **fields, n_columns=min(k + self.n_oversamples, p), seed=self.random_state
+            p, **fields, n_columns=min(k + self.n_oversamples, p), seed=self._seed
         )  # fmt: skip
         n_slabs = run.plan(sketch).n_mapped
         basis = range_basis(
@@ -238,7 +239,7 @@ class HiddenMarkov(SpectralEstimator):
         if not tensor:
             contexts = ContextPass(d, basis=basis.matrix, rank=basis.rank)
             symbols = run.scan(
-                contexts, assign_symbols, basis.matrix, basis.rank, k, self.init, self.random_state,
+                contexts, assign_symbols, basis.matrix, basis.rank, k, self.init, self._seed,
                 out=unknown_contexts(d, k),
             )  # fmt: skip
             chain, notes = run.rows(self._fitting.contextual, symbols, out=out)

@@ -163,7 +163,7 @@ def why_no_topics(run: Run, model: SpectralLDA) -> str | None:
     n_words = int((word_numbers(corpus, 0, model.min_df, model.max_df) >= 0).sum())
     if n_words < k:
         return f"{k - 1} topics need at least {k} words of medium frequency, and the corpus has {n_words}"
-    settings, documents = model.core_settings(k), _sample(corpus, model.random_state)
+    settings, documents = model.core_settings(k), _sample(corpus, model._seed)
     rank = min(settings.n_states + settings.n_oversamples, n_words)
     largest = (
         WordMomentsPass(**common_fields(settings, Words(n_words), documents), rank=rank, mean=True),
@@ -190,7 +190,7 @@ def fit_topics(run: Run, model: SpectralLDA) -> CorpusTopics:
         If the moments carry no topic.
     """
     corpus, settings = run.corpus, model.core_settings(model.most_components(run.corpus))
-    documents = _sample(corpus, model.random_state)
+    documents = _sample(corpus, model._seed)
     words, numbers = moment_words(run, settings.n_states, model.min_df, model.max_df, model.scale_words)
     moments = fit_moments(run, settings, words, documents, documents)
     init = initials(run, moments, numbers, model.trials(), model.background)[0]

@@ -58,9 +58,10 @@ from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import SpectralEstimator, place_parameter, precision_parameter, seed_parameter
+from distmom.spectral.estimator import SpectralEstimator, place_parameter, precision_parameter
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
 
 #: largest number of states fitted with ``head="auto"``: they describe the corpus, and hardly affect the ranking
 AUTO_STATES = 100
@@ -217,7 +218,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
     keep_sums: bool = parameter(
         "Keep what the heads are made from, so that documents can be added and removed later.", default=False
     )
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -293,7 +294,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
                 )
             check_size(corpus.n_documents, self.n_components, self.force)
         if self.head == "auto" and corpus.n_documents <= FEW_DOCUMENTS:
-            selection = held_out(corpus, self.random_state, EFFORTS[self.effort])
+            selection = held_out(corpus, self._seed, EFFORTS[self.effort])
             n_held_out = int(selection.mask(0, corpus.n_documents).sum())
             if n_held_out in (0, corpus.n_documents):
                 raise UsageError(
@@ -326,7 +327,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
                 )
         if not n_topics:
             return None
-        model = topic_model(n_topics, self.random_state, self.precision, self.decompose_on)
+        model = topic_model(n_topics, self._seed, self.precision, self.decompose_on)
         return why_no_topics(run, model) or run.attempt(fit_topics, model, required=False)
 
     def _keep(self, state: MultiLabelState) -> None:
@@ -441,7 +442,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         """Return the settings with which the heads are fitted to ``n_documents`` documents."""
         return HeadSettings(
             self.head, self.n_components, self.residual_passes(),
-            self.state_settings(self.n_states_for(n_documents)), self.features, self.random_state,
+            self.state_settings(self.n_states_for(n_documents)), self.features, self._seed,
             self.objective, self.weight_limits(), EFFORTS[self.effort], self.keep_sums,
         )  # fmt: skip
 
@@ -458,7 +459,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
             third_moment=self.third_moment,
             power_steps=self.power_steps,
             smoothing=self.smoothing,
-            seed=self.random_state,
+            seed=self._seed,
             single_precision=self.precision == "single",
             lower=not needed or self.force,
             decompose_on=self.decompose_on,

@@ -68,7 +68,6 @@ class Updatable:
     """Methods of a multi-label model that add and remove documents."""
 
     head: str
-    random_state: int
     effort: str
     scorer_: Scorer
     sums_: KeptSums | None
@@ -85,6 +84,9 @@ class Updatable:
     fit_seconds_: float
 
     if TYPE_CHECKING:
+
+        @property
+        def _seed(self) -> int: ...
 
         def weight_limits(self) -> WeightLimits: ...
 
@@ -392,7 +394,7 @@ class Updatable:
             stages,
             share,
             has_documents,
-            self.random_state,
+            self._seed,
             self.weight_limits(),
             EFFORTS[self.effort].tolerance,
         )

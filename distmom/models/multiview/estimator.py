@@ -48,10 +48,11 @@ from distmom.moments.product import N_GROUPS
 from distmom.spectral.basis import unknown_columns
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import basis_slabs
-from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
 from distmom.spectral.inputs import check_n_features
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import check_column_names, corpus_of_rows, corpus_of_views
 from distmom.spectral.three_views import AlignedViews
 
@@ -119,7 +120,7 @@ class MultiView(SpectralEstimator):
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -193,7 +194,7 @@ class MultiView(SpectralEstimator):
             (averages,) = scaled.states["averages"].parts
         fields["averages"] = averages
         r = min(k + self.n_oversamples, max(lifted))
-        sketch = MultiViewSketchPass(d, **fields, n_columns=r, seed=self.random_state)
+        sketch = MultiViewSketchPass(d, **fields, n_columns=r, seed=self._seed)
         n_slabs = basis_slabs(run, sketch, (MultiViewMomentsPass(d, **fields, rank=r),))
         basis: StoredColumns | None = None
         pass_ = sketch

@@ -26,11 +26,12 @@ from distmom.moments.one_view import OneViewPass
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
 from distmom.spectral.factors import White
 from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import corpus_of_rows, rows_in_memory
 
 #: views that a group needs
@@ -115,7 +116,7 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
     n_power_iter: int = parameter("Power passes of the sketch, with views=several.", default=2, least=0)
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -196,18 +197,18 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         options = {
             "n_starts": self.n_starts,
             "n_projected": self.n_projected,
-            "seed": self.random_state,
+            "seed": self._seed,
         }
         return self._of_views(run, options) if self.views == "several" else self._of_rows(run, options)
 
     def _of_rows(self, run: Run, options: dict[str, Any]) -> NetworkState:
         d, k = run.corpus.n_words, self.n_components
         out = OneView.upto(d, k, self._noisy)
-        view = run.rows(one_view, run.scan(RowCovariancePass(d)), k, self._noisy, self.random_state, out=out)
+        view = run.rows(one_view, run.scan(RowCovariancePass(d)), k, self._noisy, self._seed, out=out)
         latent, left, right = view.predictors
         pass_ = OneViewPass(
             d, origin=view.origin, whitener=view.whitener, latent=latent, left=left, right=right, rank=k,
-            seed=self.random_state,
+            seed=self._seed,
         )  # fmt: skip
         state: NetworkState = run.rows(network_of_rows, view, run.scan(pass_), options, out=unknown())
         return state
@@ -223,10 +224,10 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
             k + self.n_oversamples,
             self.n_power_iter,
             min_views=MIN_VIEWS,
-            seed=self.random_state,
+            seed=self._seed,
         )
         pass_ = ViewMomentsPass(
-            d, min_views=MIN_VIEWS, origin=origin, basis=basis.matrix, rank=basis.rank, seed=self.random_state
+            d, min_views=MIN_VIEWS, origin=origin, basis=basis.matrix, rank=basis.rank, seed=self._seed
         )
         load = partial(load_views, run.scan(pass_).directory)
         white = run.small(

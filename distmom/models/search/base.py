@@ -20,8 +20,9 @@ from distmom.linalg import Whitening
 from distmom.linalg.search import SIDE_SEARCHES, Found
 from distmom.models.search.state import SearchState
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import SpectralEstimator, layer_parameter, seed_parameter
+from distmom.spectral.estimator import SpectralEstimator, layer_parameter
 from distmom.spectral.parameters import parameter
+from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import check_column_names, column_names, corpus_of_rows
 
 #: setting of a corpus in memory with the number of its columns of side information
@@ -100,7 +101,7 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         default="whitening", choices=tuple(SIDE_SEARCHES),
     )  # fmt: skip
     layer: str | None = layer_parameter()
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -131,11 +131,9 @@ class GaussianSearch(RowSearch):
         """Add up the moments by the passes of a run, in two halves, and return the state."""
         d, q = self._sizes_of(run.corpus)
         k, options = self.n_components, (self.n_oversamples, self.n_power_iter)
-        basis = row_basis(run, d, k, *options, self.random_state, takes_whole(d, k, *options))
+        basis = row_basis(run, d, k, *options, self._seed, takes_whole(d, k, *options))
         pass_ = RowTargetsPass(d, basis=basis.matrix, origin=basis.mean, rank=basis.rank, n_targets=q)
-        parts = tuple(
-            run.scan(replace(pass_, selection=half)).directory for half in halves(self.random_state)
-        )
+        parts = tuple(run.scan(replace(pass_, selection=half)).directory for half in halves(self._seed))
         state: SearchState = run.rows(_state, basis, parts, k, d, out=unknown())
         return state
 

@@ -190,9 +190,7 @@ class RegressionSearch(RowSearch):
         pass_ = ResponseMomentsPass(
             d, basis=basis.matrix, origin=scale.origin, slopes=basis.slopes, rank=k, n_targets=q
         )
-        parts = tuple(
-            run.scan(replace(pass_, selection=half)).directory for half in halves(self.random_state)
-        )
+        parts = tuple(run.scan(replace(pass_, selection=half)).directory for half in halves(self._seed))
         state: SearchState = run.rows(_state, basis, scale, parts, out=unknown())
         return state
 

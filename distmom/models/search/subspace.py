@@ -29,11 +29,12 @@ from distmom.models.search.state import loaded_halves
 from distmom.moments.gaussian import RowCovariancePass
 from distmom.moments.ica import RowFourthPass
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import SpectralEstimator, layer_parameter, seed_parameter
+from distmom.spectral.estimator import SpectralEstimator, layer_parameter
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import halves
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import check_column_names, corpus_of_rows
 
 #: eigenvalues that are reported
@@ -168,7 +169,7 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
     n_components: int = parameter("Number of subspaces.", default=5, least=2, kw_only=False)
     dimension: int = parameter("Dimension of every subspace.", default=2, least=1)
     layer: str | None = layer_parameter()
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -216,9 +217,7 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
         out = SubspaceBasis(StoredColumns((unknown(d, r),)), unknown(d, 1), unknown(r), unknown(), unknown())
         basis = run.rows(subspace_basis, run.scan(RowCovariancePass(d)), r, out=out)
         pass_ = RowFourthPass(d, matrix=basis.matrix, origin=basis.origin, rank=r)
-        parts = tuple(
-            run.scan(replace(pass_, selection=half)).directory for half in halves(self.random_state)
-        )
+        parts = tuple(run.scan(replace(pass_, selection=half)).directory for half in halves(self._seed))
         state: SubspaceState = run.rows(_state, basis, parts, out=unknown())
         return state
 

@@ -6,9 +6,10 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.errors import UsageError
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
 from distmom.spectral.core import CoreSettings
-from distmom.spectral.estimator import SpectralEstimator, precision_parameter, seed_parameter
+from distmom.spectral.estimator import SpectralEstimator, precision_parameter
 from distmom.spectral.inputs import check_counts
 from distmom.spectral.parameters import parameter
+from distmom.spectral.seeds import Seed, seed_parameter
 
 #: length of a document with a quarter of the largest weight, for ``weighting="length"``
 LENGTH_SCALE = 100.0
@@ -42,7 +43,7 @@ class TopicEstimator(SpectralEstimator):
     )  # fmt: skip
     n_power_iter: int = parameter("Number of power passes of the sketch.", default=4, least=0)
     precision: str = precision_parameter()
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Check that the parameters are valid and suit a corpus of counts; else a UsageError or InputError."""
@@ -74,7 +75,7 @@ class TopicEstimator(SpectralEstimator):
             n_oversamples=max(20, k // 2) if self.n_oversamples is None else self.n_oversamples,
             n_power_iter=self.n_power_iter,
             third_moment=third_moment,
-            seed=self.random_state,
+            seed=self._seed,
             single_precision=self.precision == "single",
             lower=True,
         )

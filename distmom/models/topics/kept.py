@@ -262,7 +262,7 @@ class TopicMoments(TopicEstimator):
 
     def _collect(self, run: Run, words: Words, basis: Basis) -> Source:
         found = []
-        for part in part_selections(self.n_parts, self.random_state):
+        for part in part_selections(self.n_parts, self._seed):
             pass_ = moment_passes(self.settings, words, basis, part)[0]
             found.append(run.scan(replace(pass_, mean=True, half=True)))
         source: Source = run.rows(_source, found, out=unknown())

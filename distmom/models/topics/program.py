@@ -192,7 +192,7 @@ class TopicModel(FittedTopics):
     def program(self, run: Run) -> TopicState:
         """Fit the model by the passes of a run and return its state."""
         corpus, trials = run.corpus, self.trials()
-        held = held_out(corpus, self.random_state) if self.holds_out(corpus) else None
+        held = held_out(corpus, self._seed) if self.holds_out(corpus) else None
         rest = None if held is None else replace(held, heldout=False)
         most, auto = self.most_components(corpus), self.n_components == "auto"
         n_words = 2 if auto else most - int(self.background)
@@ -302,6 +302,7 @@ class TopicModel(FittedTopics):
             If the moments do not carry any topic.
         """
         started = time.monotonic()
+        self._draw_seed()
         totals: Any = moments.totals()
         self.check(totals)
         self._check_without_documents(moments)

@@ -124,8 +124,9 @@ class TopicSearch(TopicEstimator):
         return self._moments().program(run)
 
     def _moments(self) -> TopicMoments:
-        shared = TopicMoments.parameters().keys() - {"n_parts"}
-        return TopicMoments(n_parts=2, **{name: getattr(self, name) for name in shared})
+        shared = TopicMoments.parameters().keys() - {"n_parts", "random_state"}
+        own = {name: getattr(self, name) for name in shared}
+        return TopicMoments(n_parts=2, random_state=self._seed, **own)
 
     def _keep(self, state: KeptState) -> None:
         moments = self._moments()
@@ -154,6 +155,7 @@ class TopicSearch(TopicEstimator):
             estimated.
         """
         started = time.monotonic()
+        self._draw_seed()
         totals: Any = moments.totals()
         self.check(totals)
         moments.check_components(self.n_components)
@@ -177,7 +179,7 @@ class TopicSearch(TopicEstimator):
                 white, W=white.W / factor, B=white.B * factor, eigenvalues=white.eigenvalues * factor**2
             )
             slices = whitened_slices(white, whole, self.alpha0)
-            self.whitened_: WhitenedMoments = WhitenedMoments(white, whole.m1, slices, self.random_state)
+            self.whitened_: WhitenedMoments = WhitenedMoments(white, whole.m1, slices, self._seed)
             first, second = (whitened_slices(white, finish(half), self.alpha0) for half in halves)
             # Half of the difference of two halves estimates the error of their mean.
             self._noise = replace(self.whitened_, slices=(first - second) / 2.0)

@@ -251,7 +251,7 @@ class SparseTopics(FittedTopics):
                 n_constraints=self.n_constraints or CONSTRAINTS * k,
                 n_program_rows=self.n_program_words or PROGRAM_WORDS * k,
                 n_starts=STARTS * k if self.n_starts is None else self.n_starts,
-                seed=self.random_state,
+                seed=self._seed,
             )
             mass = ((orthonormal @ found.coefficients) / scales).sum(axis=0)
             # A topic sums to one. Moments of shares are those of topics that are not clipped, which is unbiased.

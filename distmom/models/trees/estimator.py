@@ -27,10 +27,11 @@ from distmom.moments.multiview import MultiViewColumnsPass, view_slices
 from distmom.moments.trees import TreeMoments, TreeMomentsPass, Triple, tree_moments
 from distmom.spectral.basis import unknown_columns
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import corpus_of_rows, corpus_of_views
 
 
@@ -117,7 +118,7 @@ class LatentTree(SpectralEstimator):
     )
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
-    random_state: int = seed_parameter()
+    random_state: Seed = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -188,7 +189,7 @@ class LatentTree(SpectralEstimator):
             moments = run.scan(TreeMomentsPass(d, widths=widths, averages=averages, leaves=leaves))
             load = partial(_load, (moments.directory,), widths, leaves)
         found = run.small(
-            recover, load, tree, self.n_components, self.decomposition, self.random_state, where=self.decompose_on,
+            recover, load, tree, self.n_components, self.decomposition, self._seed, where=self.decompose_on,
             out=RecoveredTree(unknown(d, self.n_components), unknown(), unknown(), unknown()),
         )  # fmt: skip
         state: LatentTreeState = run.rows(_state_of, averages, widths, found, out=unknown())

@@ -1,0 +1,69 @@
+"""Seeds of fits: given as whole numbers, or drawn by every fit as scikit-learn does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, cast
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from distmom.spectral.parameters import Parameter, Parametrised
+
+#: what ``random_state`` may be
+Seed = int | np.random.RandomState | None
+
+
+@dataclass(frozen=True)
+class SeedParameter(Parameter):
+    """The declaration of a seed, which may also be drawn from a generator."""
+
+    @property
+    def values(self) -> str:
+        return f"int, RandomState or None, default {self.default}"
+
+    def check(self, name: str, value: Any) -> None:
+        if not isinstance(value, np.random.RandomState):
+            super().check(name, value)
+
+
+def seed_parameter() -> Seed:
+    """Declare ``random_state``."""
+    declared = SeedParameter(
+        0, "Seed of the random number generator.", int, least=0, below=float(1 << 64), none=True,
+        unset="every fit draws a seed from NumPy's global generator, as it does from a RandomState",
+    )  # fmt: skip
+    # The class holds the declaration, its instances a value.
+    return cast(Seed, declared)
+
+
+class Seeded(Parametrised):
+    """Base class of estimators with a ``random_state``.
+
+    Attributes
+    ----------
+    seed_ : int
+        Seed of the fit: ``random_state``, or what was drawn for it.
+    """
+
+    random_state: Any
+    seed_: int
+
+    @property
+    def _is_drawn(self) -> bool:
+        """Whether every fit draws a seed."""
+        return not isinstance(self.random_state, Integral)
+
+    @property
+    def _seed(self) -> int:
+        """The seed: ``random_state``, or of a fitted model what was drawn for it."""
+        return self.seed_ if self._is_drawn else int(self.random_state)
+
+    def _draw_seed(self) -> None:
+        """Check the parameters, and set ``seed_`` for a fit."""
+        self.check_parameters()
+        if self._is_drawn:
+            self.seed_ = int(check_random_state(self.random_state).randint(1 << 31))
+        else:
+            self.seed_ = int(self.random_state)
