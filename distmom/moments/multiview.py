@@ -264,16 +264,20 @@ class MultiViewMomentsPass(ViewsPass):
         The rows of view t are B_t; an array, or slabs of columns.
     rank : int
         r.
+    with_own : bool
+        Whether moments of each view with itself are added up, too; False by default.
 
     Notes
     -----
     Other fields as in `ViewsPass`. Sums, as of `distmom.moments.product.GroupMomentsPass`: ``means`` (3, r),
-    ``pairs`` (3, r, r) in the order of `distmom.moments.product.PAIRS`, ``triples`` (r, r, r) and ``mass`` ().
+    ``pairs`` (3, r, r) in the order of `distmom.moments.product.PAIRS`, ``triples`` (r, r, r) and ``mass`` (); and
+    with moments of each view with itself ``own`` (3, r, r).
     """
 
     averages: Any = None
     basis: Any = None
     rank: int = 0
+    with_own: bool = False
 
     @property
     def name(self) -> str:
@@ -306,6 +310,7 @@ class MultiViewMomentsPass(ViewsPass):
             "pairs": SumSpec((len(PAIRS), r, r)),
             "triples": SumSpec((r, r, r)),
             "mass": SumSpec(()),
+            **({"own": SumSpec((N_GROUPS, r, r))} if self.with_own else {}),
         }
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
@@ -317,6 +322,8 @@ class MultiViewMomentsPass(ViewsPass):
             own = np.ones(len(first)) if weights is None else weights[rows_of]
             for t, view in enumerate((first, second, third)):
                 sums["means"][t] += own @ view
+                if self.with_own:
+                    sums["own"][t] += view.T @ (view * own[:, None])
             weighted = third * own[:, None]
             sums["pairs"][0] += first.T @ (second * own[:, None])
             sums["pairs"][1] += first.T @ weighted
@@ -343,66 +350,6 @@ class MultiViewMomentsPass(ViewsPass):
                     z[rows, columns] = x @ part - mean
             start = columns.stop
         return found
-
-
-@dataclass(frozen=True)
-class RowScoresPass(Pass):
-    """Store the most probable component of every row, and the probabilities of all, by linear scores.
-
-    Attributes
-    ----------
-    coefficients : ndarray of shape (n_features, k)
-    offsets : ndarray of shape (k,)
-        The scores of a row x are ``coefficients' x + offsets``.
-    n_components : int
-
-    Notes
-    -----
-    Rows: ``components`` (n,), int32, and ``probabilities`` (n, k), float32. Sums: ``mass`` ().
-    """
-
-    coefficients: Any = None
-    offsets: Any = None
-    n_components: int = 0
-
-    block_rows = WHOLE_SHARD
-    row_axis = "rows"
-
-    @property
-    def name(self) -> str:
-        return "assign"
-
-    @property
-    def mapped_bytes(self) -> int:
-        return 8 * self.n_features * self.n_components
-
-    @property
-    def row_bytes(self) -> int:
-        return 4 + 4 * self.n_components
-
-    def working_bytes(self, n_rows: int) -> int:
-        return 24 * n_rows * self.n_components
-
-    def specs(self) -> dict[str, SumSpec]:
-        return {"mass": SumSpec(())}
-
-    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        sums["mass"] += total_weight(block)
-        shares = shares_of(
-            aligned(dense_rows(block)[0]), np.asarray(self.coefficients), np.asarray(self.offsets)
-        )
-        return {
-            "components": shares.argmax(axis=1).astype(np.int32),
-            "probabilities": shares.astype(np.float32),
-        }
-
-
-def shares_of(X: Any, coefficients: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return the exponentials of linear scores of rows, scaled to sum one, (n, k)."""
-    scores = np.asarray(X @ coefficients) + offsets
-    scores -= scores.max(axis=1, keepdims=True, initial=np.finfo(float).min)
-    np.exp(scores, out=scores)
-    return np.asarray(scores / scores.sum(axis=1, keepdims=True))
 
 
 def squared_distances(X: Any, center: np.ndarray, precisions: np.ndarray) -> np.ndarray:

@@ -53,7 +53,9 @@ def test_an_exact_population_gives_back_all_views_aligned(decomposition, n_overs
     rows = TRUE.exact()
     corpus = WeightedRows(rows.X, rows.weights, shard_rows=400)
     corpus.settings["widths"] = list(WIDTHS)
-    model = MultiView(3, decomposition=decomposition, n_oversamples=n_oversamples).fit_corpus(corpus)
+    model = MultiView(3, decomposition=decomposition, n_oversamples=n_oversamples, n_em_iter=0).fit_corpus(
+        corpus
+    )
     error, order = distance(model)
     assert error < 1e-10
     for found, means in zip(model.views(), TRUE.split(MEANS), strict=True):
@@ -80,7 +82,7 @@ def test_functions_of_a_view_that_are_columns_have_their_conditional_means():
     X = np.hstack([np.eye(4)[tuples[0]], functions, np.eye(6)[tuples[2]]])
     corpus = WeightedRows(X, WEIGHTS @ given)
     corpus.settings["widths"] = [4, 4, 6]
-    model = MultiView(3).fit_corpus(corpus)
+    model = MultiView(3, n_em_iter=0).fit_corpus(corpus)
     numbers = np.arange(5)
     expected = laws[1] @ np.column_stack([numbers, numbers**2, numbers >= 3, np.sin(numbers)])
     found = model.views()[1]
@@ -132,7 +134,7 @@ def test_errors_fall_with_the_root_of_the_number_of_rows():
 
 def test_rows_are_read_by_the_rule_of_bayes():
     views, h = sample(3000, 1)
-    model = MultiView(3).fit(views)
+    model = MultiView(3, n_em_iter=0).fit(views)
     X = np.hstack(views)
     logs = norm.logpdf(X[:, None, :], model.components_, np.sqrt(model.variances_)).sum(axis=2)
     logs += np.log(model.weights_)
@@ -210,12 +212,13 @@ def test_the_plan_lists_the_passes_that_are_made_and_a_saved_model_is_the_same(t
     views, _ = sample(800, 0)
     corpus = RowCorpus(np.hstack(views), shard_rows=100)
     model = MultiView(3, widths=(7, 5, 11), n_power_iter=1)
+    names = ["columns", "sketch", "power", "moments", *["em"] * 5, "correction"]
     plan = model.plan(corpus, n_workers=1)
-    assert [p.name for p in plan.passes] == ["columns", "sketch", "power", "moments"]
+    assert [p.name for p in plan.passes] == names
     model.fit_corpus(corpus).save(tmp_path / "m")
-    assert [timing["name"] for timing in model.timings_] == ["columns", "sketch", "power", "moments"]
+    assert [timing["name"] for timing in model.timings_] == names
     loaded = load_model(tmp_path / "m")
-    for name in ("components_", "weights_", "variances_"):
+    for name in ("components_", "weights_", "variances_", "coefficients_"):
         assert (getattr(loaded, name) == getattr(model, name)).all()
     assert loaded.widths_ == model.widths_
     assert loaded.diagnostics_ == model.diagnostics_
@@ -356,11 +359,13 @@ def test_a_memory_limit_cuts_the_basis_into_slabs():
     h = rng.integers(0, 3, n)
     X = 0.5 * rng.normal(size=(3, sum(widths)))[h] + rng.normal(size=(n, sum(widths)))
     corpus = RowCorpus(X.astype(np.float32), shard_rows=8)
-    model = MultiView(3, widths=widths, n_power_iter=1)
+    model = MultiView(3, widths=widths, n_power_iter=1, n_em_iter=0)
     planned = [(p.name, p.n_slabs) for p in model.plan(corpus, 652 << 20).passes]
     assert [name for name, _ in planned] == ["columns", "sketch", "power", "moments"]
     assert planned[1][1] > 1
-    limited = MultiView(3, widths=widths, n_power_iter=1).fit_corpus(corpus, memory_limit=652 << 20)
+    limited = MultiView(3, widths=widths, n_power_iter=1, n_em_iter=0).fit_corpus(
+        corpus, memory_limit=652 << 20
+    )
     assert_allclose(limited.components_, model.fit_corpus(corpus).components_, atol=1e-6)
 
 
@@ -370,7 +375,7 @@ def test_two_processes_give_the_same_bits(cluster):
     corpus = RowCorpus(np.hstack(sample(3000, 0)[0]), shard_rows=150)
     alone = MultiView(3, widths="7,5,11").fit_corpus(corpus)
     both = MultiView(3, widths="7,5,11").fit_corpus(corpus, client=cluster)
-    for name in ("components_", "weights_", "variances_"):
+    for name in ("components_", "weights_", "variances_", "coefficients_"):
         assert (getattr(alone, name) == getattr(both, name)).all()
 
 

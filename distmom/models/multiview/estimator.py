@@ -4,7 +4,8 @@ Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learn
 section 3.3 and theorem 3.6. The range of a view is that of its cross moments with the two others. In bases of
 the ranges, the third cross moment is turned into one of copies of the last view (`distmom.spectral.three_views`),
 whose decomposition gives the conditional means of all views with their components in one order. With products of
-columns (section 4.3), views of few columns tell more components apart.
+columns (section 4.3), views of few columns tell more components apart. Iterations of expectation and maximisation
+(EM) start from the moments and use all views together.
 """
 
 from __future__ import annotations
@@ -19,28 +20,29 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.engine import StoredColumns, StoredRows, TallResult
+from distmom.engine import Engine, StoredRows, TallResult
 from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
+from distmom.models.multiview.em import refined
 from distmom.models.multiview.fitting import (
+    Conditional,
     MultiViewState,
     averages_of,
     decomposed,
-    joined_views,
     load_moments,
     next_basis,
+    recovered,
     state_of,
-    widths_of,
 )
+from distmom.models.multiview.inputs import joined_views, widths_of
 from distmom.models.multiview.pictures import pictures_of
+from distmom.models.multiview.posterior import RowScoresPass, shares_of
 from distmom.models.posteriors import normalise
 from distmom.moments.multiview import (
     MultiViewColumnsPass,
     MultiViewMomentsPass,
     MultiViewSketchPass,
-    RowScoresPass,
     lifted_widths,
-    shares_of,
     squared_distances,
     view_slices,
 )
@@ -56,6 +58,8 @@ from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import check_column_names, corpus_of_rows, corpus_of_views
 from distmom.spectral.three_views import AlignedViews
 
+#: EM passes by default
+_N_EM_ITER = 5
 #: number of columns and products of columns up to which views are lifted
 _MOST_COLUMNS = 10_000_000
 
@@ -72,14 +76,17 @@ class MultiView(SpectralEstimator):
         Probabilities of the components; they sum to one.
     variances_ : ndarray of shape (n_features,)
         Variance of every column within components, on average over the components.
+    coefficients_ : ndarray of shape (n_features, n_components) or None
+        Of the linear scores by which EM and `predict_proba` read rows; None without EM passes.
     widths_ : list of int
         Numbers of columns of the views.
     diagnostics_ : dict
         ``asymmetry`` is the relative asymmetry of the symmetrised second moment, zero for an exact population;
         ``residual`` the share of the whitened third moment that the components do not explain; ``conditioning``
         the singular value number n_components as a share of the largest, of the cross moments of views 1 and 2,
-        1 and 3, and 2 and 3; ``explained`` the share of the variance of each view that lies between components
-        (see docs/multiview.md).
+        1 and 3, and 2 and 3; ``explained`` the share of the variance of each view that lies between components;
+        ``log_likelihoods`` the average per row before each EM pass, less that of a single component;
+        ``corrected`` whether the pass after EM has corrected the means (see docs/multiview.md).
     vocabulary_ : list of str
         Names of the columns: ``"t.c"`` for column c of view t, counted from 1, if the views are given apart.
     n_features_in_ : int
@@ -102,7 +109,7 @@ class MultiView(SpectralEstimator):
     matched_by = "components_"
     reads = ("dense", "csr")
     capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
-    shown = ("asymmetry", "residual", "sum_weights", "conditioning", "explained")
+    shown = ("asymmetry", "residual", "sum_weights", "conditioning", "explained", "corrected")
 
     n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)
     widths: str | Sequence[int] | None = parameter(
@@ -118,6 +125,13 @@ class MultiView(SpectralEstimator):
     )
     n_oversamples: int = parameter("Columns of the sketch beyond the components.", default=10, least=0)
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
+    n_em_iter: int | None = parameter(
+        "Iterations of expectation and maximisation after the moments, one pass each.",
+        default=None, kind=int, least=0, none=True, unset=f"{_N_EM_ITER}, and 0 where columns are multiplied",
+    )  # fmt: skip
+    em_correction: bool = parameter(
+        "Whether one more pass after EM corrects its means where columns are not Gaussian.", default=True
+    )
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
     random_state: Seed = seed_parameter()
@@ -166,6 +180,11 @@ class MultiView(SpectralEstimator):
                 f"lift: expected at most {_MOST_COLUMNS} columns of the views and products of them, got {n} with "
                 f"lift={self.lift}"
             )
+        if self.lift > 1 and self.n_em_iter:
+            raise UsageError(
+                f"n_em_iter: expected 0 where columns are multiplied (lift={self.lift}), got {self.n_em_iter}: EM "
+                "distinguishes components by the means of the columns alone"
+            )
         narrowest = min(widths)
         most, more = (comb(narrowest + degree, degree) for degree in (self.lift, self.lift + 1))
         if k > most:
@@ -195,26 +214,45 @@ class MultiView(SpectralEstimator):
         fields["averages"] = averages
         r = min(k + self.n_oversamples, max(lifted))
         sketch = MultiViewSketchPass(d, **fields, n_columns=r, seed=self._seed)
-        n_slabs = basis_slabs(run, sketch, (MultiViewMomentsPass(d, **fields, rank=r),))
-        basis: StoredColumns | None = None
+        n_em_iter = self._n_em_iter()
+        of_moments = MultiViewMomentsPass(d, **fields, rank=r, with_own=n_em_iter > 0)
+        n_slabs = basis_slabs(run, sketch, (of_moments,))
         pass_ = sketch
         for _ in range(self.n_power_iter + 1):
-            found = run.scan(
+            spanned = run.scan(
                 pass_, next_basis, averages, lifted, k, n_slabs,
                 out=TallResult({"basis": unknown_columns(d, r, n_slabs)}, {"rank": r}),
             )  # fmt: skip
-            basis, r = found.states["basis"], found.values["rank"]
+            basis, r = spanned.states["basis"], spanned.values["rank"]
             pass_ = replace(sketch, basis=basis, n_columns=r)
-        moments = run.scan(MultiViewMomentsPass(d, **fields, basis=basis, rank=r))
+        moments = run.scan(replace(of_moments, basis=basis, rank=r))
         aligned = run.small(
             decomposed, partial(load_moments, moments.directory), k, self.decomposition, where=self.decompose_on,
             out=AlignedViews(unknown(N_GROUPS, r, k), unknown(k), unknown()),
         )  # fmt: skip
-        state: MultiViewState = run.rows(
-            state_of, basis, averages, units, counted.states["squares"], widths, self.lift, aligned,
-            out=unknown(),
+        found = run.rows(
+            recovered, basis, averages, units, widths, self.lift, aligned,
+            out=Conditional(unknown(sum(widths), k), unknown(k)),
         )  # fmt: skip
+        coefficients: np.ndarray | None = None
+        diagnostics = aligned.diagnostics
+        if n_em_iter:
+            after = refined(
+                run, found, moments, basis, averages, widths, n_em_iter, self.em_correction, self.decomposition,
+                self.decompose_on,
+            )  # fmt: skip
+            found, coefficients = after.found, after.coefficients
+            diagnostics = run.rows(_joined, diagnostics, after.diagnostics, out=unknown())
+        squares = counted.states["squares"]
+        state: MultiViewState = run.rows(
+            state_of, found, units, squares, widths, diagnostics, coefficients, out=unknown()
+        )
         return state
+
+    def _n_em_iter(self) -> int:
+        if self.n_em_iter is None:
+            return _N_EM_ITER if self.lift == 1 else 0
+        return self.n_em_iter
 
     # Use
 
@@ -226,7 +264,8 @@ class MultiView(SpectralEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of the components given rows.
 
-        Columns count as independent and Gaussian within a component, with the variances ``variances_``.
+        Views count as Gaussian within a component, with covariances that all components share. Without EM passes,
+        their columns count as independent, with the variances ``variances_`` (see docs/multiview.md).
 
         Parameters
         ----------
@@ -247,24 +286,27 @@ class MultiView(SpectralEstimator):
         """
         rows = self._rows(X)
         with one_blas_thread():
-            return shares_of(rows, *self._scores())
+            return shares_of(rows, *self._scores())[0]
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable component of every row, (n_rows,) int64; parameters as for `predict_proba`."""
         return np.asarray(self.predict_proba(X).argmax(axis=1))
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Return the log-density at every row, (n_rows,) float64; assumptions as for `predict_proba`."""
+        """Return the log-density at every row, (n_rows,) float64.
+
+        Columns count as independent and Gaussian within a component, with the variances ``variances_``.
+        """
         rows = self._rows(X)
-        coefficients, offsets = self._scores()
         variances = np.asarray(self.variances_, np.float64)
         with one_blas_thread():
+            coefficients, offsets = self._scores_of(self._of_independent_columns())
             distances = squared_distances(rows, self.weights_ @ self.components_, 1.0 / variances)
             logs = normalise(np.asarray(rows @ coefficients) + offsets)
         return np.asarray(logs - 0.5 * (distances + np.log(2.0 * np.pi * variances).sum()))
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return the log-likelihood of rows, on average per row; assumptions as for `predict_proba`.
+        """Return the log-likelihood of rows, on average per row; assumptions as for `score_samples`.
 
         Parameters
         ----------
@@ -311,14 +353,21 @@ class MultiView(SpectralEstimator):
 
     def _scores(self) -> tuple[np.ndarray, np.ndarray]:
         """Return coefficients and offsets of the linear scores of the components: squares of a row cancel."""
-        means, variances = (np.asarray(a, np.float64) for a in (self.components_, self.variances_))
-        center = self.weights_ @ means
-        # Deviations from the mean of all rows stay accurate where columns are far from zero.
-        deviations = means - center
-        coefficients = np.ascontiguousarray((deviations / variances).T)
+        own = self.coefficients_
+        return self._scores_of(self._of_independent_columns() if own is None else own)
+
+    def _of_independent_columns(self) -> np.ndarray:
+        return np.ascontiguousarray((self._deviations() / np.asarray(self.variances_, np.float64)).T)
+
+    def _scores_of(self, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         logs = np.log(np.maximum(self.weights_, np.finfo(float).tiny))
-        norms = np.einsum("kd,dk->k", deviations, coefficients)
-        return coefficients, logs - 0.5 * norms - center @ coefficients
+        norms = np.einsum("kd,dk->k", self._deviations(), coefficients)
+        return coefficients, logs - 0.5 * norms - self.weights_ @ self.components_ @ coefficients
+
+    def _deviations(self) -> np.ndarray:
+        """Return the means minus the mean of all rows, accurate where columns are far from zero."""
+        means = np.asarray(self.components_, np.float64)
+        return np.asarray(means - self.weights_ @ means)
 
     def summary(self) -> dict[str, Any]:
         return super().summary() | {"weights": [float(f"{x:.6g}") for x in self.weights_]}
@@ -338,6 +387,10 @@ class MultiView(SpectralEstimator):
         """
         check_is_fitted(self)
         return pictures_of(self, n_top)
+
+
+def _joined(engine: Engine, diagnostics: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    return diagnostics | more
 
 
 def _averages(d: int) -> TallResult:

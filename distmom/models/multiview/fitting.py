@@ -1,21 +1,17 @@
-"""Steps of the fit of a mixture of three views: from the rows given to bases, moments and the state."""
+"""Steps of the fit of a mixture of three views: from sums of columns to bases, moments and the state."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
-from scipy.sparse import csr_array
 
 from distmom.blas import one_blas_thread
-from distmom.corpus.rows import checked_rows_of_layer
 from distmom.engine import Engine, StoredArray, StoredColumns, Tallies, TallResult
 from distmom.engine.directory import load_sums
 from distmom.engine.tall import read_rows
-from distmom.errors import InputError, NumericalError, UsageError
+from distmom.errors import NumericalError
 from distmom.moments.multiview import lifted_widths, own_columns, view_slices
 from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, group_moments
 from distmom.spectral.layout import array, value
@@ -25,7 +21,7 @@ from distmom.spectral.three_views import AlignedViews, align_views, mean_rows
 #: least eigenvalue of a Gram matrix, as a share of the largest, that rounding does not account for
 _LEAST_SHARE = 1e-12
 #: least variance of a column within components, as a share of its variance
-_LEAST_VARIANCE = 1e-3
+LEAST_VARIANCE = 1e-3
 #: variance of a column as a share of its mean square up to which the column is constant
 _CONSTANT = 1e-12
 
@@ -42,6 +38,8 @@ class MultiViewState:
     variances : ndarray of shape (d,)
     widths : list of int
     diagnostics : dict
+    coefficients : ndarray of shape (d, k) or None
+        Of the scores by which EM has read rows; None without EM.
     """
 
     components: np.ndarray = array("d", "k", transposed=True)
@@ -49,65 +47,22 @@ class MultiViewState:
     variances: np.ndarray = array("d", least=0.0)
     widths: list[int] = value()
     diagnostics: dict[str, Any] = value()
+    coefficients: np.ndarray | None = array("d", "k", types=("<f8",), optional=True)
 
 
-def widths_of(corpus: Any, given: str | Sequence[int] | None, n: int, parts: str) -> tuple[int, ...]:
-    """Return the numbers of columns of the parts of a row.
+@dataclass(frozen=True)
+class Conditional:
+    """Conditional means and weights during a fit.
 
-    Parameters
+    Attributes
     ----------
-    corpus : RowCorpus or layer of a corpus
-        Its setting ``widths``, if it has one, holds the numbers that are known.
-    given : str, sequence of int or None
-        The parameter ``widths``; None for the known numbers.
-    n : int
-        Number of parts.
-    parts : str
-        What they are called in errors.
-
-    Raises
-    ------
-    UsageError
-        If the numbers do not suit the corpus, or there are none.
+    deviations : ndarray of shape (d, k)
+        Means of the columns given the components, minus the means of all rows.
+    weights : ndarray of shape (k,)
     """
-    d, known = corpus.n_words, corpus.settings.get("widths")
-    given = known if given is None else given
-    expected = f"widths: expected the numbers of columns of {n} {parts} that add up to {d}"
-    if given is None:
-        raise UsageError(f"{expected}, got none")
-    try:
-        widths = tuple(int(part) for part in (given.split(",") if isinstance(given, str) else given))
-    except (TypeError, ValueError):
-        widths = ()
-    if len(widths) != n or min(widths) < 1 or sum(widths) != d:
-        raise UsageError(f"{expected}, got {given}")
-    if known is not None and widths != tuple(known):
-        raise UsageError(f"widths: expected {', '.join(map(str, known))} as the {parts} have, got {given}")
-    return widths
 
-
-def joined_views(X: Any, n_views: int = N_GROUPS) -> tuple[Any, tuple[int, ...] | None]:
-    """Return the columns of views side by side, with the widths; None for a single matrix."""
-    several = isinstance(X, tuple) or (isinstance(X, list) and any(getattr(x, "ndim", 0) == 2 for x in X))
-    if not several:
-        rows, kind, _ = checked_rows_of_layer(X, "X")
-        if kind == "symbols":
-            raise InputError.at(
-                "X", None, "shape", f"a matrix of rows and columns, or {n_views} of them", f"{rows.shape}"
-            )
-        return rows, None
-    if len(X) != n_views:
-        raise InputError.at("X", None, "number of views", f"{n_views}", f"{len(X)}")
-    views = [checked_rows_of_layer(view, f"X[{t}]") for t, view in enumerate(X)]
-    for t, (rows, kind, _) in enumerate(views):
-        if kind == "symbols":
-            raise InputError.at(f"X[{t}]", None, "shape", "a matrix of rows and columns", f"{rows.shape}")
-        if rows.shape[0] != (n := views[0][0].shape[0]):
-            raise InputError.at(f"X[{t}]", None, "number of rows", f"{n} as in X[0]", f"{rows.shape[0]}")
-    widths = tuple(width for _, _, width in views)
-    if any(kind == "csr" for _, kind, _ in views):
-        return csr_array(sparse.hstack([rows for rows, _, _ in views], format="csr")), widths
-    return np.hstack([rows for rows, _, _ in views]), widths
+    deviations: np.ndarray
+    weights: np.ndarray
 
 
 def averages_of(engine: Engine, tallies: Tallies, widths: tuple[int, ...]) -> TallResult:
@@ -201,7 +156,7 @@ def _rotated(grams: np.ndarray, found: list[tuple[np.ndarray, np.ndarray]]) -> l
     return factors
 
 
-def _within(rows: slice, widths: tuple[int, ...]) -> list[slice]:
+def rows_by_view(rows: slice, widths: tuple[int, ...]) -> list[slice]:
     """Return the rows of every view among some rows of a tall matrix, counted from the first of these."""
     found = []
     for cut in view_slices(widths):
@@ -217,7 +172,7 @@ def _grams(
     factors = averages[:, 1:]
     scaled = np.where(factors > 0.0, matrix * np.where(factors > 0.0, factors, 1.0) ** power, 0.0)
     with np.errstate(over="ignore", invalid="ignore"):
-        return {}, {"grams": np.stack([scaled[own].T @ scaled[own] for own in _within(rows, widths)])}
+        return {}, {"grams": np.stack([scaled[own].T @ scaled[own] for own in rows_by_view(rows, widths)])}
 
 
 def _times_factors(
@@ -229,7 +184,7 @@ def _times_factors(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     # Once to scale the products of a sketch, and once as the passes multiply rows that are not scaled.
     scaled = matrix * averages[:, 1:] ** 2
-    parts = [scaled[own] @ factor for own, factor in zip(_within(rows, widths), factors, strict=True)]
+    parts = [scaled[own] @ factor for own, factor in zip(rows_by_view(rows, widths), factors, strict=True)]
     return {"it": np.concatenate(parts)}, {}
 
 
@@ -266,17 +221,16 @@ def decomposed(moments: GroupMoments, k: int, method: str) -> AlignedViews:
     return AlignedViews(found.means[:, 1:], found.weights, diagnostics)
 
 
-def state_of(
+def recovered(
     engine: Engine,
     basis: StoredColumns,
     averages: StoredArray,
     units: StoredArray,
-    squares: StoredColumns,
     widths: tuple[int, ...],
     degree: int,
     found: AlignedViews,
-) -> MultiViewState:
-    """Bring conditional means back from the bases to the columns, and estimate variances within components.
+) -> Conditional:
+    """Bring conditional means back from the bases to the columns, components by descending weight.
 
     Parameters
     ----------
@@ -284,8 +238,8 @@ def state_of(
     basis : StoredColumns
     averages : StoredArray
         Of the columns of the basis, among them products of columns.
-    units, squares : StoredArray
-        Averages and mean squares of the columns of the corpus.
+    units : StoredArray
+        Averages of the columns of the corpus.
     widths : tuple of int
         Numbers of columns of the views in the corpus.
     degree : int
@@ -300,7 +254,7 @@ def state_of(
         own = np.stack([np.linalg.pinv(gram, 1e-9, hermitian=True) @ means for gram, means in pairs])
     views = np.repeat(np.arange(N_GROUPS), lifted)
     deviations = Recovery((basis, views), sum(lifted), k, mean_rows, (own,)).whole()
-    mean, factors = np.asarray(units.load(), np.float64).T
+    factors = np.asarray(units.load(), np.float64)[:, 1]
     varying = factors > 0.0
     if degree == 1:
         deviations[varying] /= factors[varying, None] ** 2
@@ -310,15 +264,46 @@ def state_of(
         scales = np.asarray(averages.load(), np.float64)[at, 1]
         deviations = deviations[at]
         deviations[varying] /= (scales**2 * factors)[varying, None]
-    deviations = np.ascontiguousarray(deviations[:, np.argsort(-found.weights, kind="stable")])
-    weights = np.sort(found.weights)[::-1] / found.weights.sum()
+    order = np.argsort(-found.weights, kind="stable")
+    return Conditional(
+        np.ascontiguousarray(deviations[:, order]), np.sort(found.weights)[::-1] / found.weights.sum()
+    )
+
+
+def state_of(
+    engine: Engine,
+    of: Conditional,
+    units: StoredArray,
+    squares: StoredColumns,
+    widths: tuple[int, ...],
+    diagnostics: dict[str, Any],
+    coefficients: np.ndarray | None,
+) -> MultiViewState:
+    """Return the state of a model, with the variances within components that its means leave.
+
+    Parameters
+    ----------
+    engine : Engine
+    of : Conditional
+    units, squares : StoredArray and StoredColumns
+        Averages and mean squares of the columns.
+    widths : tuple of int
+        Numbers of columns of the views.
+    diagnostics : dict
+    coefficients : ndarray of shape (d, k) or None
+        Of scores, after EM.
+    """
+    mean, factors = np.asarray(units.load(), np.float64).T
+    varying = factors > 0.0
     mean_squares = np.asarray(squares.parts[0].load(), np.float64)[:, 0]
     variances = variances_of(mean, mean_squares)
-    between = deviations**2 @ weights
-    within = np.maximum(variances - between, _LEAST_VARIANCE * variances)
+    between = of.deviations**2 @ of.weights
+    within = np.maximum(variances - between, LEAST_VARIANCE * variances)
     # A constant column tells no components apart, whatever its variance.
     within[~varying] = 1.0
     shares = np.divide(between, variances, out=np.zeros(len(mean)), where=varying)
     explained = [float(shares[cut].sum() / max(1, int(varying[cut].sum()))) for cut in view_slices(widths)]
-    diagnostics = {**found.diagnostics, "explained": explained}
-    return MultiViewState(deviations + mean[:, None], weights, within, list(widths), diagnostics)
+    return MultiViewState(
+        of.deviations + mean[:, None], of.weights, within, list(widths), diagnostics | {"explained": explained},
+        coefficients,
+    )  # fmt: skip

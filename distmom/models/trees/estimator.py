@@ -19,7 +19,8 @@ from distmom.engine.directory import load_sums
 from distmom.engine.sums import Sums
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
-from distmom.models.multiview.fitting import averages_of, joined_views, widths_of
+from distmom.models.multiview.fitting import averages_of
+from distmom.models.multiview.inputs import joined_views, widths_of
 from distmom.models.trees.recovery import RecoveredTree, recover
 from distmom.models.trees.selection import choose_triples, nearest_triple, widest_triple
 from distmom.models.trees.structure import Candidate, Tree
