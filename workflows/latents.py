@@ -21,8 +21,8 @@ apart
     For other views: the error between the loadings of the fit and of a second one to the held-out units.
 
 Factor analysis, FastICA and NMF are given the mean view of every unit, and NMF is left out for negative values.
-``em-N`` is the best of N random starts of EM by belief propagation (`tree_em`), and ``distmom-em`` is EM that
-starts from what distmom finds. pgmpy is left out where there are many distinct rows. Systems that are not
+``em-N`` is the best of N random starts of EM by belief propagation (`tree_em`), and ``distmom-moments`` is distmom
+without its passes of EM. pgmpy is left out where there are many distinct rows. Systems that are not
 installed, or fail, are listed below the tables. Photographs need Pillow::
 
     pip install pillow

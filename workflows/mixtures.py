@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 from mixture_tasks import Task, tasks
-from run_mixture import SYSTEMS
+from run_mixture import MOMENTS, SYSTEMS
 from run_topics import OWN
 from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
@@ -128,7 +128,7 @@ def measures(
 def run_system(name: str, task: Task, seed: int, out: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Run one system; return its measures, time and memory. LeftOutError if it gives no result."""
     place = out / name
-    python = options.peers_python if options.peers_python and name not in OWN else sys.executable
+    python = options.peers_python if options.peers_python and name not in (*OWN, MOMENTS) else sys.executable
     command = [
         python, str(Path(__file__).with_name("run_mixture.py")), task.model, name, f"--rows={out / 'rows.npz'}",
         f"-k{task.k}", f"--seed={seed}", f"--iterations={options.iterations}", f"--out={place}",

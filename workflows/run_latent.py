@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from run_mixture import n_starts
+from run_mixture import MOMENTS, em_options, n_starts
 from run_peer import NOT_INSTALLED, die_first, installed
 from run_topics import timed
 from tree_em import Law, Shape, fit_em
@@ -121,21 +121,15 @@ def prepare_multiview_ica(given: Given, name: str) -> FitViews:
 
 
 def prepare_tree(given: Given, name: str) -> FitTree:
-    """Prepare `LatentTree`; if the name ends with ``em``, EM starts from what it finds."""
+    """Prepare `LatentTree`."""
     from distmom.models import LatentTree
 
-    shape, rows, text = given.shape, given.arrays["rows"], str(given.arrays["tree"])
-
-    def moments(rows: np.ndarray) -> Law:
-        leaves = [np.eye(n)[column] for n, column in zip(shape.levels, rows.T, strict=True)]
-        model = LatentTree(shape.k, tree=text, random_state=given.seed).fit(leaves)
-        return Law(model.weights_[0], list(model.transitions_), model.leaves())
+    shape, text = given.shape, str(given.arrays["tree"])
+    leaves = [np.eye(n)[column] for n, column in zip(shape.levels, given.arrays["rows"].T, strict=True)]
 
     def fit() -> Callable[[], Law]:
-        law = moments(rows)
-        if name.endswith("em"):
-            law = fit_em(shape, positive(law), rows, given.n_iter)[0]
-        return lambda: law
+        model = LatentTree(shape.k, tree=text, random_state=given.seed, **em_options(name)).fit(leaves)
+        return lambda: Law(model.weights_[0], list(model.transitions_), model.leaves())
 
     LatentTree(2, widths=[100, 100, 200]).fit(np.random.default_rng(0).normal(size=(300, 400)))
     return fit
@@ -205,7 +199,7 @@ FACTORS: dict[str, Callable[[Given, str], FitViews]] = {
 }
 TREES: dict[str, Callable[[Given, str], FitTree]] = {
     "distmom": prepare_tree,
-    "distmom-em": prepare_tree,
+    MOMENTS: prepare_tree,
     "em-1": prepare_em,
     "em-5": prepare_em,
     "pgmpy": prepare_pgmpy,

@@ -108,7 +108,7 @@ def prepare_views(task: Task, name: str) -> Fit:
     MultiView(2, widths=[100, 100, 200]).fit(tiny_counts().toarray())
 
     def fit() -> Callable[[], Found]:
-        model = MultiView(task.k, widths=widths, random_state=task.seed).fit(rows)
+        model = MultiView(task.k, widths=widths, random_state=task.seed, **em_options(name)).fit(rows)
         return lambda: Found(model.weights_, model.components_, model.predict(rows))
 
     return fit
@@ -273,6 +273,7 @@ SYSTEMS: dict[str, dict[str, Callable[[Task, str], Fit]]] = {
     },
     "multiview": {
         "distmom": prepare_views,
+        MOMENTS: prepare_views,
         "stepmix-1": prepare_stepmix,
         "stepmix-10": prepare_stepmix,
         "stepmix-full-10": prepare_stepmix,

@@ -134,7 +134,7 @@ def test_moments_find_a_planted_tree_and_em_from_them_is_likelier(latents, tasks
     task = tasks.planted_tree(TREE, 2, 4, 5_000, 20.0, 0)
     measured = [
         latents.measure_tree(task, run(tmp_path, task, "latent-tree", system))
-        for system in ("distmom", "distmom-em")
+        for system in ("distmom-moments", "distmom")
     ]
     assert measured[0]["error"] < 0.03
     assert measured[1]["held_out"] > measured[0]["held_out"] - 1e-3

@@ -152,10 +152,37 @@ def whitenings(engine: Engine, moments: PassResult) -> list[np.ndarray]:
     with one_blas_thread():
         for own, first in zip(moments.sums["own"], moments.sums["means"], strict=True):
             mean = np.asarray(first) / mass
-            values, vectors = np.linalg.eigh(np.asarray(own) / mass - np.outer(mean, mean))
-            kept = (values > _LEAST_SHARE * values[-1]) & (values > 0.0)
-            found.append(vectors[:, kept] / np.sqrt(values[kept]))
+            found.append(whitening_of(np.asarray(own) / mass - np.outer(mean, mean)))
     return found
+
+
+def whitening_of(covariance: np.ndarray) -> np.ndarray:
+    """Return a matrix W with one column for each direction of positive variance, for which ``W'CW = I``."""
+    values, vectors = np.linalg.eigh(covariance)
+    kept = (values > _LEAST_SHARE * values[-1]) & (values > 0.0)
+    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
+
+
+def scores_by_covariance(deviations: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the coefficients of the scores of Gaussians that share a covariance.
+
+    Parameters
+    ----------
+    deviations : ndarray of shape (r, k)
+        Means, in units in which the covariance over all rows is the identity. The covariance within components is
+        what they leave of it, with a variance of `LEAST_VARIANCE` or more in every direction.
+    weights : ndarray of shape (k,)
+
+    Returns
+    -------
+    coefficients : ndarray of shape (r, k)
+    constant : float
+        Part of the average log-likelihood, less that of a single component, that is the same for all rows.
+    """
+    values, vectors = np.linalg.eigh(np.eye(len(deviations)) - (deviations * weights) @ deviations.T)
+    values = np.maximum(values, LEAST_VARIANCE)
+    coefficients = vectors @ ((vectors.T @ deviations) / values[:, None])
+    return coefficients, -0.5 * float((np.log(values) + 1.0 / values - 1.0).sum())
 
 
 def scores_of(
@@ -172,11 +199,9 @@ def scores_of(
     own, constant = np.zeros((N_GROUPS, means.shape[1], k)), 0.0
     with one_blas_thread():
         for t, W in enumerate(whitening):
-            deviations = W.T @ means[t]
-            values, vectors = np.linalg.eigh(np.eye(len(W.T)) - (deviations * of.weights) @ deviations.T)
-            values = np.maximum(values, LEAST_VARIANCE)
-            own[t] = W @ (vectors @ ((vectors.T @ deviations) / values[:, None]))
-            constant -= 0.5 * float((np.log(values) + 1.0 / values - 1.0).sum())
+            found, part = scores_by_covariance(W.T @ means[t], of.weights)
+            own[t] = W @ found
+            constant += part
     views = np.repeat(np.arange(N_GROUPS), widths)
     coefficients = Recovery((basis, views), d, k, mean_rows, (own,)).whole()
     logs = np.log(np.maximum(of.weights, np.finfo(float).tiny))

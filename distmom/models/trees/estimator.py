@@ -14,13 +14,14 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from distmom.engine import Engine, StoredArray, TallResult
+from distmom.engine import Engine, PassResult, StoredArray, TallResult
 from distmom.engine.directory import load_sums
 from distmom.engine.sums import Sums
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.models.multiview.fitting import averages_of
 from distmom.models.multiview.inputs import joined_views, widths_of
+from distmom.models.trees.em import TreeLaw, are_categories, leaf_whitenings, refined
 from distmom.models.trees.recovery import RecoveredTree, recover
 from distmom.models.trees.selection import choose_triples, nearest_triple, widest_triple
 from distmom.models.trees.structure import Candidate, Tree
@@ -34,6 +35,9 @@ from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import corpus_of_rows, corpus_of_views
+
+#: EM passes by default, where leaves are categories
+_N_EM_ITER = 10
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ class LatentTree(SpectralEstimator):
         and ``conditioning``, the singular value number n_components as a share of the largest, the least of the
         pairs; for every edge between hidden variables ``clipped``, the largest negative mass of an estimated
         distribution; ``mismatch``, the relative distance of the moments of pairs of leaves from those of the tree
-        (see docs/trees.md).
+        before EM; ``log_likelihoods``, on average per row before each EM pass (see docs/trees.md).
     vocabulary_ : list of str
         Names of the columns.
     n_features_in_ : int
@@ -117,6 +121,11 @@ class LatentTree(SpectralEstimator):
     decomposition: str = parameter(
         "Method for the whitened third moments.", default="joint", choices=tuple(METHODS)
     )
+    n_em_iter: int | None = parameter(
+        "Iterations of expectation and maximisation after the moments, one pass each.", default=None, kind=int,
+        least=0, none=True,
+        unset=f"{_N_EM_ITER} where the columns of every leaf are indicators of a category, otherwise 0",
+    )  # fmt: skip
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
     random_state: Seed = seed_parameter()
@@ -183,23 +192,46 @@ class LatentTree(SpectralEstimator):
         usable = [width >= self.n_components - 1 for width in widths]
         candidates = [tree.candidates(h, usable) for h in range(tree.n_hidden)]
         if tree.n_hidden > 1:
-            load = self._chosen(run, widths, averages, candidates)
+            pairs, load = self._chosen(run, widths, averages, candidates)
         else:
             # Every branch is one leaf: a pass to choose between branches is not made.
             leaves = tuple(map(nearest_triple, candidates))
-            moments = run.scan(TreeMomentsPass(d, widths=widths, averages=averages, leaves=leaves))
-            load = partial(_load, (moments.directory,), widths, leaves)
+            pairs = run.scan(TreeMomentsPass(d, widths=widths, averages=averages, leaves=leaves))
+            load = partial(_load, (pairs.directory,), widths, leaves)
+        k, h = self.n_components, tree.n_hidden
         found = run.small(
-            recover, load, tree, self.n_components, self.decomposition, self._seed, where=self.decompose_on,
-            out=RecoveredTree(unknown(d, self.n_components), unknown(), unknown(), unknown()),
+            recover, load, tree, k, self.decomposition, self._seed, where=self.decompose_on,
+            out=RecoveredTree(unknown(d, k), unknown(h, k), unknown(h - 1, k, k), unknown()),
         )  # fmt: skip
-        state: LatentTreeState = run.rows(_state_of, averages, widths, found, out=unknown())
+        law = run.rows(
+            _law_of, averages, found, out=TreeLaw(unknown(d, k), unknown(h, k), unknown(h - 1, k, k))
+        )
+        after: tuple[TreeLaw, list[float]] = (law, [])
+        squares = counted.states["squares"]
+        whitenings = run.rows(leaf_whitenings, pairs, averages, squares, widths, out=unknown())
+        of_em = (law, tree, whitenings, averages, widths)
+        if self.n_em_iter is None:
+            after = run.when(
+                partial(are_categories, whitenings), refined, *of_em, _N_EM_ITER, otherwise=after
+            )
+        elif self.n_em_iter:
+            after = refined(run, *of_em, self.n_em_iter)
+        state: LatentTreeState = run.rows(
+            _state_of, averages, widths, *after, found.diagnostics, out=unknown()
+        )
         return state
 
     def _chosen(
         self, run: Run, widths: tuple[int, ...], averages: StoredArray, candidates: list[list[Candidate]]
-    ) -> Callable[[], TreeMoments]:
-        """Add up the moments of pairs, choose triples by them, and add up the moments of these."""
+    ) -> tuple[PassResult, Callable[[], TreeMoments]]:
+        """Add up the moments of pairs, choose triples by them, and add up the moments of these.
+
+        Returns
+        -------
+        pairs : PassResult
+        load : callable
+            Returns the moments of both passes.
+        """
         d = run.corpus.n_words
         pairs = run.scan(TreeMomentsPass(d, widths=widths, averages=averages))
         # No triple that may be chosen is larger, so that the plan holds for all.
@@ -214,7 +246,7 @@ class LatentTree(SpectralEstimator):
                 d, widths=widths, averages=averages, leaves=leaves, with_pairs=False, n_products=n_products
             )
         )
-        return partial(_load, (pairs.directory, triples.directory), widths, leaves)
+        return pairs, partial(_load, (pairs.directory, triples.directory), widths, leaves)
 
     def leaves(self) -> list[np.ndarray]:
         """Return the means of the columns of every leaf, of shapes (n_components, d_t)."""
@@ -275,12 +307,26 @@ def _load(directories: tuple[str, ...], widths: tuple[int, ...], leaves: tuple[T
     return tree_moments(sums, widths, leaves)
 
 
-def _state_of(
-    engine: Engine, averages: StoredArray, widths: tuple[int, ...], found: RecoveredTree
-) -> LatentTreeState:
-    """Return the state of a model, with the means in the units of the columns."""
-    mean, factors = np.asarray(averages.load(), np.float64).T
+def _law_of(engine: Engine, averages: StoredArray, found: RecoveredTree) -> TreeLaw:
+    """Return the parameters with the means in the units of the columns."""
+    factors = np.asarray(averages.load(), np.float64)[:, 1]
     varying = factors > 0.0
-    means = np.repeat(mean[:, None], found.means.shape[1], axis=1)
-    means[varying] += found.means[varying] / factors[varying, None]
-    return LatentTreeState(means, found.weights, found.transitions, list(widths), found.diagnostics)
+    deviations = np.zeros(found.means.shape)
+    deviations[varying] = found.means[varying] / factors[varying, None]
+    return TreeLaw(deviations, found.weights, found.transitions)
+
+
+def _state_of(
+    engine: Engine,
+    averages: StoredArray,
+    widths: tuple[int, ...],
+    law: TreeLaw,
+    likelihoods: list[float],
+    diagnostics: dict[str, Any],
+) -> LatentTreeState:
+    """Return the state of a model."""
+    mean = np.asarray(averages.load(), np.float64)[:, 0]
+    more = {"log_likelihoods": likelihoods} if likelihoods else {}
+    return LatentTreeState(
+        law.deviations + mean[:, None], law.weights, law.transitions, list(widths), diagnostics | more
+    )

@@ -1,0 +1,198 @@
+"""EM passes of latent trees beside sums over all hidden states, and where they are made by default."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from helpers import WeightedRows, peak_bytes
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from test_latent_trees import CATERPILLAR, GROUPED, QUARTET, STAR, WIDE, Truth
+
+from distmom.corpus import RowCorpus
+from distmom.models.trees.estimator import LatentTree
+from distmom.models.trees.posterior import TreeEMPass
+from distmom.models.trees.structure import Tree
+
+NAMES = ("components_", "weights_", "transitions_")
+
+
+def posteriors(parents, above, root, edges, leaf_logs):
+    """Return P(states | row), (n, k, ..., k), and log-likelihoods, from log-densities (n, k) of leaves."""
+    n, k = leaf_logs[0].shape
+    logs = np.empty((n, *(k,) * len(parents)))
+    for states in product(range(k), repeat=len(parents)):
+        own = np.log(root[states[0]])
+        for g, parent in enumerate(parents[1:], start=1):
+            own += np.log(edges[g - 1][states[parent], states[g]])
+        logs[:, *states] = own + sum(each[:, states[h]] for each, h in zip(leaf_logs, above, strict=True))
+    value = logsumexp(logs.reshape(n, -1), axis=1)
+    return np.exp(logs - value.reshape(-1, *(1,) * len(parents))), value
+
+
+def em_by_enumeration(tree, model, leaves, n_iter, density):
+    """Run EM from the parameters of a model by sums over all hidden states.
+
+    Returns the root, edges, leaves and log-likelihoods; ``density`` takes a leaf, its means, and the distribution
+    of the variable above it.
+    """
+    _, parents, above = tree
+    weights, edges, means = list(model.weights_), list(model.transitions_), model.leaves()
+    axes, values = range(1, len(parents) + 1), []
+    for _ in range(n_iter):
+        logs = [density(x, m, weights[h]) for x, m, h in zip(leaves, means, above, strict=True)]
+        p, value = posteriors(parents, above, weights[0], edges, logs)
+        values.append(value.mean())
+        single = [p.sum(axis=tuple(a for a in axes if a != h + 1)) for h in range(len(parents))]
+        weights, edges = [each.mean(axis=0) for each in single], []
+        for g, parent in enumerate(parents[1:], start=1):
+            pair = p.sum(axis=tuple(a for a in axes if a not in (g + 1, parent + 1))).sum(axis=0)
+            edges.append(pair / pair.sum(axis=1, keepdims=True))
+        of_leaves = [single[h] for h in above]
+        means = [own.T @ x / own.sum(axis=0)[:, None] for x, own in zip(leaves, of_leaves, strict=True)]
+    return weights[0], edges, means, np.array(values)
+
+
+def categories(x, means, weights):
+    return x @ np.log(means).T
+
+
+def gaussians(x, means, weights):
+    deviations = means - weights @ means
+    within = np.cov(x.T, bias=True) - (deviations.T * weights) @ deviations
+    return np.stack([multivariate_normal(mean, within).logpdf(x) for mean in means], axis=1)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("tree", [QUARTET, STAR, CATERPILLAR, WIDE])
+def test_em_passes_are_those_by_sums_over_all_hidden_states(tree, sparse):
+    text, parents, above = tree
+    truth = Truth(parents, above, 2, (3,) * len(above), seed=3)
+    truth.leaves = [0.7 * law + 0.1 for law in truth.leaves]
+    leaves = truth.sample(3_000, 0)
+    given = [csr_array(own) for own in leaves] if sparse else leaves
+    # Before the first pass, small probabilities are raised.
+    first = LatentTree(2, tree=text, n_em_iter=1).fit(given)
+    root, edges, means, values = em_by_enumeration(tree, first, leaves, 6, categories)
+    model = LatentTree(2, tree=text, n_em_iter=7).fit(given)
+    assert_allclose(model.diagnostics_["log_likelihoods"][1:], values, atol=1e-9)
+    assert model.diagnostics_["log_likelihoods"][0] < values[0]
+    assert (np.diff(values) > 0.0).all()
+    assert_allclose(model.weights_[0], root, atol=1e-9)
+    for found, expected in zip(model.transitions_, edges, strict=True):
+        assert_allclose(found, expected, atol=1e-9)
+    for found, expected in zip(model.leaves(), means, strict=True):
+        assert_allclose(found, expected, atol=1e-9)
+
+
+def real_leaves(n, seed):
+    """Return leaves of real vectors whose columns depend on each other, and their means."""
+    rng = np.random.default_rng(5)
+    means = [0.8 * rng.normal(size=(2, 3)) for _ in range(4)]
+    mixing = [rng.normal(size=(3, 3)) for _ in range(4)]
+    rng = np.random.default_rng(seed)
+    root = rng.choice(2, n, p=[0.6, 0.4])
+    below = np.where(rng.random(n) < 0.2, 1 - root, root)
+    hidden = (below, below, root, root)
+    return [m[h] + rng.normal(size=(n, 3)) @ a for m, h, a in zip(means, hidden, mixing, strict=True)], means
+
+
+def test_leaves_of_real_vectors_have_em_passes_on_request():
+    leaves, _ = real_leaves(4_000, 0)
+    start = LatentTree(2, tree=QUARTET[0]).fit(leaves)
+    assert [t["name"] for t in start.timings_] == ["columns", "pairs", "triples"]
+    assert "log_likelihoods" not in start.diagnostics_
+    first = LatentTree(2, tree=QUARTET[0], n_em_iter=1).fit(leaves)
+    _, edges, means, values = em_by_enumeration(QUARTET, first, leaves, 5, gaussians)
+    model = LatentTree(2, tree=QUARTET[0], n_em_iter=6).fit(leaves)
+    single = sum(multivariate_normal(x.mean(axis=0), np.cov(x.T, bias=True)).logpdf(x).mean() for x in leaves)
+    assert_allclose(np.array(model.diagnostics_["log_likelihoods"][1:]) + single, values, atol=1e-8)
+    assert (np.diff(values) > -1e-12).all()
+    assert_allclose(model.transitions_[0], edges[0], atol=1e-8)
+    assert_allclose(model.components_, np.hstack(means), atol=1e-7)
+
+
+def test_an_exact_population_stays_as_it_is():
+    text, *structure = GROUPED
+    truth = Truth(*structure, 2, (3,) * 8, seed=3)
+    truth.leaves = [0.7 * law + 0.1 for law in truth.leaves]
+    model = LatentTree(2, tree=text, widths=(3,) * 8).fit_corpus(truth.population(shard_rows=500))
+    assert len(model.timings_) == 13
+    assert max(truth.errors(model)) < 1e-9
+
+
+def test_em_lowers_the_errors_of_leaves_and_edges():
+    truth, errors = Truth(*GROUPED[1:], 2, (4,) * 8, seed=3), []
+    for seed in range(8):
+        leaves = truth.sample(4_000, seed)
+        fits = [LatentTree(2, tree=GROUPED[0], n_em_iter=n).fit(leaves) for n in (0, 10)]
+        pairs = (("components_", np.hstack(truth.leaves)), ("transitions_", np.stack(truth.edges)))
+        errors.append([[np.abs(getattr(fit, name) - true).mean() for name, true in pairs] for fit in fits])
+    before, after = np.mean(errors, axis=0)
+    assert (after < 0.9 * before).all()
+
+
+@pytest.mark.parametrize("leaf", ["last category left out", "one column", "two columns that are both 1"])
+def test_which_columns_are_indicators_of_a_category(leaf):
+    truth = Truth(*QUARTET[1:], 2, (3, 3, 3, 3), seed=4)
+    leaves = list(truth.sample(3_000, 0))
+    whole = LatentTree(2, tree=QUARTET[0], n_em_iter=60).fit(leaves)
+    if leaf == "last category left out":
+        leaves = [own[:, :-1] for own in leaves]
+    elif leaf == "one column":
+        leaves[2] = leaves[2][:, :1]
+    else:
+        leaves[2] = np.column_stack([leaves[2][:, 0], leaves[3][:, 0]])
+    model = LatentTree(2, tree=QUARTET[0]).fit(leaves)
+    assert ("log_likelihoods" in model.diagnostics_) == (leaf != "two columns that are both 1")
+    if leaf == "last category left out":
+        model = model.set_params(n_em_iter=60).fit(leaves)
+        expected = whole.diagnostics_["log_likelihoods"][-1]
+        assert model.diagnostics_["log_likelihoods"][-1] == pytest.approx(expected, abs=1e-4)
+
+
+def test_states_are_in_the_order_of_the_root_and_of_parents():
+    truth = Truth(*WIDE[1:], 2, (3,) * 7, seed=3)
+    model = LatentTree(2, tree=WIDE[0], n_em_iter=40).fit(truth.sample(5_000, 0))
+    assert (np.diff(model.weights_[0]) <= 0.0).all()
+    for law in model.transitions_:
+        assert np.trace(law) >= np.trace(law[:, ::-1])
+    expected = [model.weights_[0]]
+    for parent, law in zip(Tree.parse(WIDE[0]).parents[1:], model.transitions_, strict=True):
+        expected.append(expected[parent] @ law)
+    assert_allclose(model.weights_, expected, atol=1e-9)
+
+
+def test_weights_of_rows_count_and_runs_resume_with_the_same_bits(tmp_path):
+    truth = Truth(*QUARTET[1:], 2, (3, 3, 3, 3), seed=4)
+    rows = np.hstack(truth.sample(2_000, 0))
+    distinct, counts = np.unique(rows, axis=0, return_counts=True)
+    weighted = LatentTree(2, tree=QUARTET[0], widths=(3,) * 4).fit_corpus(
+        WeightedRows(distinct, counts / len(rows))
+    )
+    corpus = RowCorpus(rows, shard_rows=170)
+    plain, *others = (
+        LatentTree(2, tree=QUARTET[0], widths=(3,) * 4).fit_corpus(corpus, **options)
+        for options in ({}, {"memory_limit": 1 << 30}, {"run": tmp_path / "r"}, {"run": tmp_path / "r"})
+    )
+    assert all(timing["resumed"] for timing in others[-1].timings_)
+    for name in NAMES:
+        assert_allclose(getattr(weighted, name), getattr(plain, name), atol=1e-8)
+        for other in others:
+            assert (getattr(other, name) == getattr(plain, name)).all()
+
+
+def test_memory_stays_within_the_plan():
+    rng, n, widths = np.random.default_rng(0), 5_000, (60, 70, 80, 90)
+    tree = Tree.parse(QUARTET[0])
+    pass_ = TreeEMPass(
+        300, widths=widths, parents=tree.parents, of_leaves=tree.of_leaves, n_components=5,
+        averages=np.zeros((300, 2)), coefficients=rng.normal(size=(300, 5)), offsets=np.zeros((2, 5)),
+        root=np.full(5, 0.2), transitions=np.full((1, 5, 5), 0.2),
+    )  # fmt: skip
+    block = RowCorpus(rng.normal(size=(n, 300)), shard_rows=n).read_shard(0)
+    sums = pass_.zero()
+    most = pass_.working_bytes(n) + pass_.mapped_bytes + (1 << 16)
+    assert peak_bytes(lambda: pass_.add(sums, block, {}), most) < most
