@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, save_npz, vstack
+from scipy.stats import norm
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from distmom.corpus import ingest
@@ -142,6 +143,20 @@ def gaussian_views(k: int, n: int, separation: float, correlated: bool, seed: in
     )  # fmt: skip
 
 
+def bit_views(k: int, n: int, correlated: bool, seed: int) -> Task:
+    """Plant three views of 15 yes-or-no columns, which are independent, or depend on each other within a view."""
+    rng = np.random.default_rng(seed)
+    weights, components = rng.dirichlet(np.full(k, 10.0)), norm.cdf(rng.normal(-0.5, 0.6, (k, 45)))
+    groups = rng.choice(k, n, p=weights)
+    share = 0.6 if correlated else 0.0
+    common, own = rng.normal(size=(n, 3, 1)), rng.normal(size=(n, 3, 15))
+    latent = (np.sqrt(share) * common + np.sqrt(1.0 - share) * own).reshape(n, 45)
+    return split(
+        "multiview", (norm.cdf(latent) < components[groups]).astype(np.int8), groups, seed, weights=weights,
+        components=components, views=("binary:15",) * 3,
+    )  # fmt: skip
+
+
 def class_views(name: str, seed: int) -> Task:
     """Return three views of the wines, tumours or digits of scikit-learn, columns in standard deviations."""
     data = {"wine": load_wine, "tumours": load_breast_cancer, "digits": load_digits}[name]()
@@ -214,6 +229,8 @@ def tasks(data: Path) -> dict[str, Callable[[int], Task]]:
         "mixed views, 6,000 rows": partial(mixed_views, 6_000),
         "close views, 20,000 rows": partial(gaussian_views, 5, 20_000, 0.5, False),
         "correlated views, 20,000 rows": partial(gaussian_views, 5, 20_000, 1.0, True),
+        "yes-or-no views, 20,000 rows": partial(bit_views, 4, 20_000, False),
+        "correlated yes-or-no views, 20,000 rows": partial(bit_views, 4, 20_000, True),
         "wines": partial(class_views, "wine"),
         "tumours": partial(class_views, "tumours"),
         "digits by rows": partial(class_views, "digits"),

@@ -17,6 +17,7 @@ held out
 ARI, NMI
     Adjusted Rand index and normalised mutual information of the fitted rows' components and known groups.
 
+``distmom-moments`` is distmom without EM, and ``distmom-uncorrected`` without the pass that corrects the means of EM.
 pomegranate is left out for words of real data: its probabilities become NaN where a word is in no row of a
 component.
 Systems that are not installed, or fail, are listed below the tables::
@@ -40,7 +41,7 @@ from typing import Any
 
 import numpy as np
 from mixture_tasks import Task, tasks
-from run_mixture import MOMENTS, SYSTEMS
+from run_mixture import MOMENTS, SYSTEMS, UNCORRECTED
 from run_topics import OWN
 from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
@@ -128,7 +129,11 @@ def measures(
 def run_system(name: str, task: Task, seed: int, out: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Run one system; return its measures, time and memory. LeftOutError if it gives no result."""
     place = out / name
-    python = options.peers_python if options.peers_python and name not in (*OWN, MOMENTS) else sys.executable
+    python = (
+        options.peers_python
+        if options.peers_python and name not in (*OWN, MOMENTS, UNCORRECTED)
+        else sys.executable
+    )
     command = [
         python, str(Path(__file__).with_name("run_mixture.py")), task.model, name, f"--rows={out / 'rows.npz'}",
         f"-k{task.k}", f"--seed={seed}", f"--iterations={options.iterations}", f"--out={place}",

@@ -84,7 +84,7 @@ Fit = Callable[[], Callable[[], Found]]
 
 def em_options(name: str) -> dict[str, Any]:
     """Return the parameters of EM: none of its passes for a system by moments alone, else the defaults."""
-    return {"n_em_iter": 0} if name == MOMENTS else {}
+    return {MOMENTS: {"n_em_iter": 0}, UNCORRECTED: {"em_correction": False}}.get(name, {})
 
 
 def prepare_product(task: Task, name: str) -> Fit:
@@ -262,6 +262,8 @@ def prepare_noloox(task: Task, name: str) -> Fit:
 
 #: distmom without EM
 MOMENTS = "distmom-moments"
+#: distmom with EM but without the pass that corrects its means
+UNCORRECTED = "distmom-uncorrected"
 #: systems by model
 SYSTEMS: dict[str, dict[str, Callable[[Task, str], Fit]]] = {
     "product": {
@@ -274,6 +276,7 @@ SYSTEMS: dict[str, dict[str, Callable[[Task, str], Fit]]] = {
     "multiview": {
         "distmom": prepare_views,
         MOMENTS: prepare_views,
+        UNCORRECTED: prepare_views,
         "stepmix-1": prepare_stepmix,
         "stepmix-10": prepare_stepmix,
         "stepmix-full-10": prepare_stepmix,

@@ -116,6 +116,17 @@ def test_posts_of_several_groups_and_without_words_are_left_out(tasks, tmp_path)
     assert task.k == 2
 
 
+@pytest.mark.parametrize("correlated", [False, True])
+def test_yes_or_no_columns_depend_on_each_other_within_a_view_alone(tasks, correlated):
+    task = tasks.bit_views(2, 60_000, correlated, 0)
+    rows = task.train.toarray()[task.groups == 0].astype(float)
+    assert np.abs(rows.mean(axis=0) - task.components[0]).max() < 0.02
+    correlations = np.abs(np.corrcoef(rows.T) - np.eye(45)).reshape(3, 15, 3, 15).mean(axis=(1, 3))
+    within, between = np.diag(correlations), correlations[np.triu_indices(3, 1)]
+    assert between.max() < 0.02
+    assert (within > 0.1).all() if correlated else within.max() < 0.02
+
+
 def test_views_of_tumours_have_the_same_properties_three_times(tasks):
     task = tasks.class_views("tumours", 0)
     assert task.views == ("gaussian_diag:9", "gaussian_diag:9", "gaussian_diag:12")
