@@ -17,7 +17,7 @@ held out
 ARI, NMI
     Adjusted Rand index and normalised mutual information of the fitted rows' components and known groups.
 
-``distmom-moments`` is distmom without EM, and ``distmom-uncorrected`` without the pass that corrects the means of EM.
+``distmom-moments`` is distmom without EM, ``distmom-uncorrected`` without the pass that corrects the means of EM.
 pomegranate is left out for words of real data: its probabilities become NaN where a word is in no row of a
 component.
 Systems that are not installed, or fail, are listed below the tables::
