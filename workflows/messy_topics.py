@@ -1,17 +1,19 @@
 """Compare settings of topic models, and other systems, on clean and on messy texts, in one table.
 
-DATA is a folder with the corpora kos, yso-finna-en and ungdc; its folder labels has the texts of reuters and
-newsgroups. A fifth of the documents is held out, chosen by the seed. All topics are evaluated as in
-`benchmark_topics`: perplexity of half of the tokens of held-out documents, NPMI of the top 10 words in
-held-out documents, and diversity. Every configuration of `CONFIGURATIONS` is fitted to the same training
-documents, in this process; seconds are those of the fit, without compilation. ``--rivals`` adds collapsed
-Gibbs sampling (tomotopy) and non-negative matrix factorisation (scikit-learn) with the settings of
+DATA is a folder with the corpora kos, yso-finna-en and ungdc; its folder labels has the texts of reuters,
+newsgroups and goemotions. ``--texts FOLDER`` has those of debian, as written by `debian_packages`, and those of
+foldoc, manuals and wordnet, as written by `debian_texts`. A fifth of the documents is held out, chosen by the
+seed. All topics are evaluated as in `benchmark_topics`: perplexity of half of the tokens of held-out documents,
+NPMI of the top 10 words in held-out documents, and diversity. Every configuration of `CONFIGURATIONS` is fitted
+to the same training documents, in this process; seconds are those of the fit, without compilation. ``--rivals``
+adds collapsed Gibbs sampling (tomotopy) and non-negative matrix factorisation (scikit-learn) with the settings of
 `run_topics`. Corpora are ingested once, into OUT.
 
 Example::
 
     python workflows/messy_topics.py data --out messy -k 20 --seeds 3 --configurations default
     python workflows/messy_topics.py data --out messy -k 20 50 --corpora kos newsgroups --rivals
+    python workflows/messy_topics.py data --texts texts --out messy --corpora debian foldoc --rivals
 """
 
 from __future__ import annotations
@@ -61,29 +63,32 @@ def _texts(sources: list[Path], destination: Path, n_rows: int | None = None) ->
     return destination
 
 
-def _ingested(name: str, data: Path, out: Path) -> Corpus:
+def _ingested(name: str, folders: list[Path], out: Path) -> Corpus:
     """Ingest a corpus, unless it was ingested before."""
     place = out / name
     if place.is_dir():
         return open_corpus(place)
+    data = folders[0]
     if name in ("kos", "ungdc"):
         return ingest(data / name / f"docword.{name}.txt.xz", place, format="uci")
     if name == "titles":
         text = _texts([data / "yso-finna-en" / "docs.tsv.xz"], out / "titles.tsv", N_TITLES)
         return ingest(text, place, stop_words="english", min_df=2)
-    sources = sorted((data / "labels").glob(f"{name}*.jsonl.xz"))
+    places = [data / "labels", *folders[1:]]
+    sources = sorted(file for place in places for file in place.glob(f"{name}*.jsonl.xz"))
     if not sources:
-        raise SystemExit(f"{data / 'labels'}: contains no {name}*.jsonl.xz")
+        raise SystemExit(f"{', '.join(map(str, places))}: no {name}*.jsonl.xz")
     text = _texts(sources, out / f"{name}.jsonl")
     return ingest(text, place, stop_words="english", min_df=MIN_DF)
 
 
 CORPORA = ("kos", "titles", "ungdc", "reuters", "newsgroups")
+FURTHER = ("debian", "foldoc", "manuals", "wordnet", "goemotions")
 
 
-def load(name: str, data: Path, out: Path, seed: int) -> Data:
+def load(name: str, folders: list[Path], out: Path, seed: int) -> Data:
     """Read a corpus, and hold out some documents."""
-    return hold_out(name, *read_corpus(_ingested(name, data, out)), seed=seed, min_df=2)
+    return hold_out(name, *read_corpus(_ingested(name, folders, out)), seed=seed, min_df=2)
 
 
 def measure(name: str, data: Data, judge: Judge, k: int, seed: int) -> dict[str, Any]:
@@ -111,6 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("data", type=Path, metavar="DATA", help="folder of the corpora")
+    add("--texts", type=Path, help="folder of further texts")
     add("--out", type=Path, required=True, help="folder for ingested corpora")
     add("-k", "--n-components", type=int, nargs="+", default=[20], help="numbers of topics [20]")
     add(
@@ -120,18 +126,19 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="N",
         help="number of seeds, which are 0 to N - 1 [%(default)s]",
     )
-    add("--corpora", nargs="+", choices=CORPORA, default=CORPORA, help="[all]")
+    add("--corpora", nargs="+", choices=CORPORA + FURTHER, default=CORPORA, help=f"[{' '.join(CORPORA)}]")
     add("--configurations", nargs="*", choices=CONFIGURATIONS, default=list(CONFIGURATIONS), help="[all]")
     add("--rivals", action="store_true", help="also run tomotopy and scikit-learn")
     add("--json", type=Path, help="write the results to this file")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
+    folders = [options.data, *([options.texts] if options.texts else [])]
     SpectralLDA(2).fit(tiny_counts())
     names = [*options.configurations, *(RIVAL_NAMES if options.rivals else ())]
     with results(options.json) as rows:
         for corpus in options.corpora:
             for seed in range(options.seeds):
-                data = load(corpus, options.data, options.out, seed)
+                data = load(corpus, folders, options.out, seed)
                 judge = Judge(data, seed)
                 for k in options.n_components:
                     for name in names:

@@ -132,12 +132,12 @@ def test_variational_bayes_finds_the_dirichlet_parameters():
     assert "completion" not in {p.name for p in model.plan(corpus).passes}
 
 
-@pytest.mark.parametrize(("length", "how"), [(12, "cvb"), (60, "em")])
-def test_short_documents_are_refined_by_collapsed_variational_bayes(length, how):
+@pytest.mark.parametrize(("length", "how", "n_passes"), [(12, "cvb", 2), (60, "cvb", 4), (120, "em", 4)])
+def test_long_documents_are_refined_by_em_and_others_by_collapsed_variational_bayes(length, how, n_passes):
     _, _, corpus = lda_corpus(n=500, length=length)
     model, other = (SpectralLDA(5, max_df=1.0, refine=refine).fit_corpus(corpus) for refine in ("auto", how))
     assert model.diagnostics_["refine"] == how
-    assert model.n_refine_passes(corpus) == (2 if how == "cvb" else 4)
+    assert model.n_refine_passes(corpus) == n_passes
     assert_allclose(model.components_, other.components_)
     assert_allclose(model.alpha_, other.alpha_)
     assert_passes_are_planned(model, corpus)

@@ -22,7 +22,7 @@ from distmom.models.topics.initial import Initial, initials, word_shares
 from distmom.models.topics.kept import TopicMoments, commit_sums
 from distmom.models.topics.longer import Chosen, Trial, choose_start, part_of_positions
 from distmom.models.topics.refine import ETA, Completion, complete, initial_topics, refine_topics
-from distmom.models.topics.steps import EM_ALPHA, Topics
+from distmom.models.topics.steps import EM_ALPHA, SHORT_DOCUMENT, Topics, mean_length
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.core import CoreSettings, warn_of_sum_rules
 from distmom.spectral.estimator import place_parameter
@@ -42,11 +42,11 @@ HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 5_000, 0.1
 TRIAL_DOCUMENTS = 50_000
 #: passes of refinement before the sum of the Dirichlet parameters is estimated on held-out documents
 N_ALPHA = 2
-#: average number of positions per document below which ``refine="auto"`` is "cvb": shares of largest posterior
-#: overfit short documents
-SHORT_DOCUMENT = 30
-#: passes of refinement with ``n_refine="auto"``, and with "cvb", where short documents are soon overfitted
-N_REFINE, N_COLLAPSED = 4, 2
+#: average number of positions per document from which ``refine="auto"`` is "em": shares of largest posterior
+#: overfit shorter documents, and take less time
+LONG_DOCUMENT = 100
+#: passes of refinement with ``n_refine="auto"``, and of short documents
+N_REFINE, N_SHORT = 4, 2
 #: folds of the documents in refinement, used where there are fewer than `ENOUGH_POSITIONS` positions per
 #: parameter (the probability of a word in a topic) and at most `MOST_FREE` parameters; with two folds each
 #: would depend on the other alone
@@ -79,11 +79,12 @@ class TopicModel(FittedTopics):
     )  # fmt: skip
     n_refine: int | str = parameter(
         "Number of passes of refinement. 0 returns the topics estimated from moments, zero for words left out "
-        "of the moments. auto is 2 with refine=cvb, else 4.", default="auto", kind=int, least=0, auto=True,
+        "of the moments. auto is 2 where documents have fewer than 30 words on average, else 4.",
+        default="auto", kind=int, least=0, auto=True,
     )  # fmt: skip
     refine: str = parameter(
         "Refine by EM for shares of largest posterior (em), by variational Bayes (vb), or by collapsed "
-        "variational Bayes, CVB0 (cvb). auto is cvb where documents have fewer than 30 words on average, else "
+        "variational Bayes, CVB0 (cvb). auto is cvb where documents have fewer than 100 words on average, else "
         "em.", default="auto", choices=("auto", "em", "vb", "cvb"),
     )  # fmt: skip
     background: bool = parameter(
@@ -144,8 +145,7 @@ class TopicModel(FittedTopics):
         """Return the method of refinement; "auto" depends on the mean length of the documents."""
         if self.refine != "auto":
             return self.refine
-        short = float(corpus.word_frequency.sum()) < SHORT_DOCUMENT * corpus.n_documents
-        return "cvb" if short else "em"
+        return "em" if mean_length(corpus) >= LONG_DOCUMENT else "cvb"
 
     def n_folds(self, corpus: Corpus | MemoryCorpus) -> int:
         """Return the number of folds of the documents in refinement: each is read with topics of the others."""
@@ -371,10 +371,10 @@ class TopicModel(FittedTopics):
         return tensors if self.init == "tensor" else [*tensors, None]
 
     def n_refine_passes(self, corpus: Corpus | MemoryCorpus) -> int:
-        """Return the number of passes of refinement; "auto" depends on the method of refinement."""
+        """Return the number of passes of refinement; "auto" depends on the mean length of the documents."""
         if self.n_refine != "auto":
             return int(self.n_refine)
-        return N_COLLAPSED if self.way_of_refine(corpus) == "cvb" else N_REFINE
+        return N_SHORT if mean_length(corpus) < SHORT_DOCUMENT else N_REFINE
 
     def _choose(self, run: Run, moments: CommittedMoments, inits: list[Initial], held: Selection) -> Chosen:
         """Choose the initial topics that, refined without the held-out documents, complete these best.

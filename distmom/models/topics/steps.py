@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import polygamma, psi
 
+from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Partials, StoredArray, StoredColumns, Tallies, TallResult
 from distmom.engine.state import StoredRows
 from distmom.spectral.recovery import Slabs
@@ -16,9 +17,11 @@ from distmom.spectral.recovery import Slabs
 EM_ALPHA, LEAST_SHARE = 1.0, 1e-4
 #: share of the unigram distribution mixed into initial topics, which lack the words that are not in the moments
 INITIAL_SMOOTHING = 0.1
-#: over-relaxation of a step of EM; below 2 it converges where EM does, in fewer passes (Salakhutdinov and
-#: Roweis 2003)
+#: over-relaxation of a step; below 2, EM converges with it where it does without it, in fewer passes
+#: (Salakhutdinov and Roweis 2003)
 RELAXATION = 1.5
+#: average number of positions per document below which passes soon overfit
+SHORT_DOCUMENT = 30
 _NEWTON_STEPS = 20
 
 
@@ -62,6 +65,11 @@ class Topics:
         return len(self.by_fold.parts)
 
 
+def mean_length(corpus: Corpus | MemoryCorpus) -> float:
+    """Return the average number of positions of the documents."""
+    return float(corpus.word_frequency.sum()) / max(1, corpus.n_documents)
+
+
 def next_topics(
     engine: Engine, tallies: Tallies, topics: Topics, unigram: StoredArray, how: str, eta: float
 ) -> TallResult:
@@ -85,9 +93,11 @@ def next_topics(
         # would be too large; only their ratios are estimated.
         alpha = EM_ALPHA * np.maximum(shares, LEAST_SHARE)
     likelihood = float(sums["log_likelihood"]) / max(float(sums["tokens"]), 1.0)
-    # The first step is not over-relaxed, nor is a step after the likelihood has decreased.
+    # The first step is not over-relaxed, nor is a step after the likelihood has decreased. With short documents,
+    # longer steps of CVB0 would only overfit sooner.
     last = topics.log_likelihoods[-1:]
-    relaxed = how == "em" and bool(last) and likelihood >= last[0]
+    relaxes = how == "em" or (how == "cvb" and mean_length(engine.corpus) >= SHORT_DOCUMENT)
+    relaxed = relaxes and bool(last) and likelihood >= last[0]
     if relaxed and folds:
         inputs.append(topics.matrix)
     stored, found = engine.map_rows(
@@ -112,7 +122,7 @@ def _distributions(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
 
     The rows of counts, which nothing else reads, are overwritten.
 
-    Over-relaxed topics are moved further from the topics before in the direction of a step of EM; they do not
+    Over-relaxed topics are moved further from the topics before in the direction of a step; they do not
     sum to one, and their sums are returned too.
     """
     *inputs, totals, of_column, eta, smoothing, dtype, relaxed = arguments
