@@ -173,17 +173,23 @@ def as_texts(X: Any) -> list[str] | None:
     Raises
     ------
     UsageError
-        If a single text or a table of texts is given.
+        If a single text, a table of texts or lists of words are given.
     InputError
         If only some of the documents are texts.
     """
     if isinstance(X, str):
         raise UsageError("X: expected a list of texts, got a single text")
-    if _is_column_of_texts(X):
-        column = f"X[{X.columns[0]!r}]" if hasattr(X, "columns") else "X[:, 0]"
+    if column := _only_column(X, "X"):
         raise UsageError(f"X: expected a list of texts, got a table with a column of texts: use {column}")
-    listed = _as_list(X)
-    if listed is None or (listed and not any(isinstance(each, str) for each in listed)):
+    listed = as_list(X)
+    if listed is None:
+        return None
+    if any(not isinstance(each, str) and _holds_names(each) for each in listed):
+        raise UsageError(
+            "X: expected a list of texts, got lists of words: join the words of every document with spaces; "
+            r"text_corpus(..., token_pattern=r'\S+') leaves such words as they are"
+        )
+    if listed and not any(isinstance(each, (str, bytes)) for each in listed):
         return None
     for position, each in enumerate(listed):
         if not isinstance(each, str):
@@ -203,41 +209,50 @@ def as_label_lists(y: Any) -> list[list[str]] | None:
     ------
     InputError
         If only some of the labels are strings; the message gives the position of the document, from 0.
+    UsageError
+        If a table of names is given.
     """
-    listed = _as_list(y)
+    if column := _only_column(y, "y"):
+        raise UsageError(f"y: expected a list of labels, got a table with a column of labels: use {column}")
+    listed = as_list(y)
     if listed is None:
         return None
     if not any(_holds_names(each) for each in listed):
         return None
     found: list[list[str]] = []
     for position, each in enumerate(listed):
-        own = [each] if isinstance(each, str) else _as_list(each, sets=True)
+        own = [each] if isinstance(each, str) else as_list(each, sets=True)
         if own is None or not all(isinstance(name, str) for name in own):
             raise InputError.at("y", position, "labels", "a name or a list of names", f"{each!r:.60}")
         found.append([str(name) for name in own])
     return found
 
 
-def _is_column_of_texts(X: Any) -> bool:
-    if sparse.issparse(X) or getattr(X, "ndim", 1) != 2 or X.shape[1] != 1 or not len(X):
-        return False
-    return isinstance(np.asarray(X)[0, 0], str)
-
-
-def _as_list(X: Any, *, sets: bool = False) -> list[Any] | None:
+def as_list(X: Any, *, sets: bool = False) -> list[Any] | None:
     """Return a one-dimensional container of strings or lists as a list; None for numbers and matrices."""
-    if X is None or sparse.issparse(X) or hasattr(X, "columns") or getattr(X, "ndim", 1) != 1:
+    # A Series of Dask has columns, too.
+    is_table = hasattr(X, "columns") and getattr(X, "ndim", 2) != 1
+    if X is None or sparse.issparse(X) or is_table or getattr(X, "ndim", 1) != 1:
         return None
     if getattr(getattr(X, "dtype", None), "kind", "O") in "biufc":
         return None
     if isinstance(X, (list, tuple)) or (sets and isinstance(X, (set, frozenset))):
         return sorted(X, key=str) if isinstance(X, (set, frozenset)) else list(X)
-    # Arrays and columns of tables.
-    return list(X) if hasattr(X, "__array__") and hasattr(X, "__len__") else None
+    # Arrays, and columns of tables, whose own items need not be Python objects.
+    return list(np.asarray(X)) if hasattr(X, "__array__") and hasattr(X, "__len__") else None
+
+
+def _only_column(X: Any, name: str) -> str | None:
+    """Return the expression for the only column of a table, if it has strings or lists of them; else None."""
+    if sparse.issparse(X) or getattr(X, "ndim", 1) != 2 or X.shape[1] != 1 or not len(X):
+        return None
+    if not _holds_names(np.asarray(X)[0, 0]):
+        return None
+    return f"{name}[{X.columns[0]!r}]" if hasattr(X, "columns") else f"{name}[:, 0]"
 
 
 def _holds_names(value: Any) -> bool:
     if isinstance(value, str):
         return True
-    own = _as_list(value, sets=True)
+    own = as_list(value, sets=True)
     return own is not None and any(isinstance(name, str) for name in own)

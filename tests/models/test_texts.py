@@ -231,6 +231,11 @@ def test_what_is_not_a_list_of_texts_or_labels_is_refused(data, fitted):
         ((texts, [*labels[:-1], [""]]), InputError, "y:239: label: expected a name without control"),
         ((texts, [0.5] * 240), UsageError, r"expected names or whole numbers of labels, or a matrix .* \(240,\)"),
         ((texts, [[1], [1, 2]] * 120), InputError, "Unknown label type: y: expected names or a matrix"),
+        ((texts, [[0, 1], [3, 0]] * 120), InputError, "y: value in row 1, column 0: expected 0 or 1 .*, got 3; "),
+        ((texts, csr_array(np.full((240, 1), 0.5))), InputError, "row 0, column 0: expected 0 or 1 .*, got 0.5"),
+        ((texts, np.array(["a"] * 240)[:, None]), UsageError, r"a table with a column of labels: use y\[:, 0\]"),
+        (([text.split() for text in texts], labels), UsageError, "X: expected a list of texts, got lists of"),
+        (([text.encode() for text in texts], labels), InputError, r"X:0: document: expected a text, .* \(bytes\)"),
         ((texts[:1], labels[:1]), InputError, "X: expected at least 2 documents, got 1"),
         ((["a b", "c d"], [["x"], ["y"]]), InputError, "texts: vocabulary: expected a word in at least 2"),
     ]  # fmt: skip
@@ -244,6 +249,20 @@ def test_what_is_not_a_list_of_texts_or_labels_is_refused(data, fitted):
     with pytest.raises(InputError, match="texts: type: expected a list of strings"):
         text_corpus(np.eye(3))
     assert text_corpus(text for text in texts).n_documents == 240
+
+
+def test_columns_of_arrow_and_dask_are_lists_of_texts_and_labels(data):
+    pa, dd = pytest.importorskip("pyarrow"), pytest.importorskip("dask.dataframe")
+    texts, labels = data
+    score = MultiLabelMoM(3, head="ridge").fit(texts, labels).score(texts, labels)
+    arrow = pa.chunked_array([texts[:100], texts[100:]]), pa.array(labels)
+    arrays = pd.Series([np.array(own, object) for own in labels])
+    for X, y in (arrow, (dd.from_pandas(pd.Series(texts), npartitions=2), arrays)):
+        model = MultiLabelMoM(3, head="ridge").fit(X, y)
+        assert model.settings_["targets"] == "lists"
+        assert model.score(X, y) == score
+    names = MultiLabelMoM(3, head="ridge").fit(texts, pa.array([each[:9] for each in texts]))
+    assert names.settings_["targets"] == "names"
 
 
 def test_cross_validation_takes_texts_and_lists_of_names(data):

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import coo_array, csr_array, issparse
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block
 from distmom.corpus.block import label_matrix
-from distmom.corpus.texts import as_label_lists, label_columns_of
+from distmom.corpus.texts import as_label_lists, as_list, label_columns_of
 from distmom.errors import InputError, UsageError
 from distmom.models.multilabel.chosen_labels import label_numbers, of_labels
 from distmom.models.multilabel.kernels import top_labels
@@ -48,19 +48,21 @@ def checked_targets(y: Any) -> tuple[Any, str]:
     Raises
     ------
     InputError
-        If labels are neither names nor numbers.
+        If labels are neither names nor numbers, or a matrix has other values than 0 and 1.
     UsageError
-        If numbers are neither whole numbers of classes nor a matrix.
+        If numbers are neither whole numbers of classes nor a matrix, or a table of names is given.
     """
     if as_label_lists(y) is not None:
-        return y, "names" if all(isinstance(each, str) for each in y) else "lists"
+        return y, "names" if all(isinstance(each, str) for each in as_list(y) or ()) else "lists"
     if issparse(y):
+        _check_indicators(coo_array(y))
         return y, "sparse"
     try:
         found = np.asarray(y)
     except ValueError as error:
         raise InputError(
-            f"Unknown label type: y: expected names or a matrix of numbers, got {error}"
+            "Unknown label type: y: expected names or a matrix of numbers, got lists of different lengths without "
+            "names"
         ) from error
     if found.dtype.kind == "c":
         raise InputError("Complex data not supported: y: expected names or numbers, got complex numbers")
@@ -73,7 +75,19 @@ def checked_targets(y: Any) -> tuple[Any, str]:
             "y: expected names or whole numbers of labels, or a matrix of shape (n_documents, n_labels), got "
             f"{found.dtype} of shape {found.shape}"
         )
+    _check_indicators(coo_array(found))
     return y if hasattr(y, "columns") else found, "matrix"
+
+
+def _check_indicators(matrix: coo_array) -> None:
+    """Check that a matrix of labels has no other values than 0 and 1; else an InputError."""
+    bad = np.flatnonzero((matrix.data != 0) & (matrix.data != 1))
+    if len(bad):
+        raise InputError.at(
+            "y", None, f"value in row {matrix.row[bad[0]]}, column {matrix.col[bad[0]]}",
+            "0 or 1 in a matrix of labels",
+            f"{matrix.data[bad[0]]}; give one number per document as a vector, and several labels by their names",
+        )  # fmt: skip
 
 
 def _names_of_numbers(values: np.ndarray) -> list[str] | None:
