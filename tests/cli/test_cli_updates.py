@@ -175,7 +175,8 @@ def test_wrong_updates_are_refused(place, run, tmp_path, arguments, code, messag
     found = run("update", *(each.format(**names) for each in arguments.split()), *LOCAL)
     assert found[:2] == (code, "")
     assert message in found[2]
-    assert not (tmp_path / "out").exists()
+    assert "cross:" not in found[2]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_document_that_is_not_there_is_named(place, run, tmp_path):

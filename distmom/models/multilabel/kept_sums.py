@@ -7,7 +7,7 @@ and subtracted, and a model stores its content as `KeptSums`, without the parts 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -296,7 +296,9 @@ def join(
     counts = np.sum([int(sign) * each.label_counts for sign, each in signed], axis=0)
     documents, rows = _joined_documents(engine, added, taken, len(label_names))
     # Where contents have documents, all that are to be removed have been found by now.
-    corpora = _net_corpora(signed, least=-1 if documents is None else None)
+    corpora = net_corpora(
+        [(sign, each.sums.corpora) for sign, each in signed], least=-1 if documents is None else None
+    )
     if n_documents < 1:
         raise UsageError(f"expected at least 1 remaining document, got {n_documents}")
     if counts.min(initial=0) < 0:
@@ -334,11 +336,17 @@ def join(
     return Content(n_documents, counts, sums, rows)
 
 
-def _net_corpora(signed: Sequence[tuple[float, Content]], least: int | None) -> list[list[Any]]:
-    """Return the corpora that remain; a UsageError if one is added twice, or removed more often than allowed."""
+def net_corpora(signed: Iterable[tuple[float, list[list[Any]]]], least: int | None) -> list[list[Any]]:
+    """Return the corpora that remain when corpora are added (1) or subtracted (-1).
+
+    Raises
+    ------
+    UsageError
+        If one would be counted twice, or less than ``least`` times; None for no limit.
+    """
     net: dict[str, int] = {}
-    for sign, each in signed:
-        for name, own in each.sums.corpora:
+    for sign, corpora in signed:
+        for name, own in corpora:
             net[name] = net.get(name, 0) + int(sign) * own
     for name, count in net.items():
         if count > 1:

@@ -43,6 +43,7 @@ from distmom.models.multilabel.kept_sums import (
     MissingDocumentError,
     content_of,
     join,
+    net_corpora,
     opened,
 )
 from distmom.models.multilabel.needs import needs
@@ -349,6 +350,9 @@ class Updatable:
             logger.warning(
                 "updates do not change the ranking of this model, whose heads are latent states only"
             )
+        # Refused before anything is read. Where the model has documents, those to be removed are looked for.
+        least = None if start.has_documents else -1
+        net_corpora([(1, self.require_sums().corpora), (-1 if remove else 1, [[name, 1]])], least)
         aligned = align(corpus, self.vocabulary_, self.label_names_)
         names, n_known = list(aligned.label_names), len(self.label_names_)
         self._check_labels(names)
