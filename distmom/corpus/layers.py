@@ -8,6 +8,7 @@ context.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -128,6 +129,17 @@ class AnyCorpus(Protocol):
 
     def verify(self) -> list[str]:
         """Read everything and return the problems found."""
+
+
+def check_corpus(corpus: Any) -> None:
+    """Check that an argument is a corpus; else a UsageError."""
+    if hasattr(corpus, "layers") and hasattr(corpus, "shards"):
+        return
+    found = f"the path {str(corpus)!r}" if isinstance(corpus, str | os.PathLike) else type(corpus).__name__
+    raise UsageError(
+        "corpus: expected a corpus, as distmom.open_corpus(path), distmom.ingest or distmom.corpus.text_corpus "
+        f"returns it, got {found}"
+    )
 
 
 @dataclass(frozen=True)

@@ -58,13 +58,20 @@ def open_executor(
     Raises
     ------
     UsageError
-        If both a scheduler and a number of workers are given, or the scheduler is refused by `connected`.
+        If the client is something else or asynchronous, both a scheduler and a number of workers are given, or
+        the scheduler is refused by `connected`.
     ClusterError
         If the scheduler does not answer, or a worker runs other versions than this process.
     """
     if isinstance(client, InProcess | OnCluster):
         yield client
     elif client is not None:
+        if not isinstance(client, Client):
+            raise UsageError(f"client: expected a distributed.Client, got {type(client).__name__}")
+        if client.asynchronous:
+            raise UsageError(
+                "client: expected a distributed.Client that is not asynchronous, got one that is"
+            )
         with _in_use(client) as executor:
             yield executor
     elif scheduler is not None:

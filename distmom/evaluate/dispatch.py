@@ -13,7 +13,7 @@ from distmom.evaluate.label_report import write_label_report
 from distmom.evaluate.picture_report import write_picture_report
 from distmom.evaluate.topic_report import write_topic_report
 from distmom.evaluate.topics import evaluate_topics
-from distmom.spectral.capabilities import Capability, require
+from distmom.spectral.capabilities import Capability, check_model, require
 
 
 def evaluate(model: Any, corpus: Any, **options: Any) -> dict[str, Any]:
@@ -38,6 +38,7 @@ def evaluate(model: Any, corpus: Any, **options: Any) -> dict[str, Any]:
     UsageError
         If the model does neither, or if one of these functions raises it.
     """
+    check_model(model)
     if model.can(Capability.LABELS):
         return evaluate_corpus(model, corpus, **options)
     require(model, Capability.SHARES, hint="labels and topics are evaluated")
@@ -72,6 +73,7 @@ def write_report(
     StoreError
         If the shares are damaged.
     """
+    check_model(model)
     if shares is not None:
         require(model, Capability.SHARES, "shares")
     if model.can(Capability.SHARES):

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.corpus.layers import check_corpus
 from distmom.engine import Observer, Pass, Rows, Selection, Sums, SumSpec, open_engine, open_executor
 from distmom.errors import UsageError
 from distmom.evaluate.assigned import DEPTH, AssignedSums, checked_table
@@ -167,6 +168,7 @@ def evaluate_corpus(
     A warning is logged if at least a tenth of the word or label occurrences are unknown.
     """
     require(model, Capability.LABELS)
+    check_corpus(corpus)
     if per_label is not None:
         if head is not None:
             raise UsageError(

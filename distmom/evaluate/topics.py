@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
+from distmom.corpus.layers import check_corpus
 from distmom.engine import Engine, Observer, open_engine, open_executor
 from distmom.models.topics.program import TopicModel
 from distmom.moments.cooccurrence import CooccurrencePass
@@ -72,6 +73,7 @@ def evaluate_topics(
     A warning is logged if at least a tenth of the word occurrences are unknown.
     """
     require(model, Capability.SHARES)
+    check_corpus(corpus)
     check_counts(corpus, "perplexity")
     check_words(corpus, model.vocabulary_)
     aligned = in_pieces(align(corpus, model.vocabulary_, []))

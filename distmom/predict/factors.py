@@ -10,6 +10,7 @@ import numpy as np
 
 from distmom.corpus import RowBlock
 from distmom.corpus.arrays import create_array
+from distmom.corpus.layers import check_corpus
 from distmom.engine import Observer, Pass, Rows, RunDirectory, Sums, SumSpec, open_engine, open_executor
 from distmom.models.eca.estimator import ECA
 from distmom.models.eca.recovery import group_factors
@@ -116,6 +117,7 @@ def transform_views(
         If a value is not finite.
     """
     require(model, Capability.FACTORS)
+    check_corpus(corpus)
     corpus = with_layer(corpus, model.reads, model.layer, type(model).__name__)
     model.check_features(corpus)
     with put_in_place(out, "factors", overwrite=overwrite) as place:

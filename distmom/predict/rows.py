@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus.arrays import create_array
+from distmom.corpus.layers import check_corpus
 from distmom.engine import Observer, RunDirectory, open_engine, open_executor
 from distmom.errors import UsageError
 from distmom.predict.output import put_in_place
@@ -63,6 +64,7 @@ def assign_rows(
         ``out`` exists, unless it contains an earlier output and ``overwrite`` is True.
     """
     require(model, Capability.COMPONENTS)
+    check_corpus(corpus)
     name = type(model).__name__
     corpus = with_layer(corpus, model.reads, getattr(model, "layer", None), name)
     if corpus.n_words != model.n_features_in_:

@@ -14,6 +14,7 @@ import numpy as np
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.corpus.arrays import create_array
 from distmom.corpus.commit import write_atomic
+from distmom.corpus.layers import check_corpus
 from distmom.engine import Observer, Pass, Rows, RunDirectory, Sums, SumSpec, open_engine, open_executor
 from distmom.models.topics.program import TopicModel
 from distmom.models.topics.shares import DocumentReader
@@ -151,6 +152,7 @@ def transform_corpus(
     A warning is logged if at least a tenth of the word occurrences are unknown.
     """
     require(model, Capability.SHARES)
+    check_corpus(corpus)
     check_output_format(output_format)
     k = len(model.alpha_)
     n_unknown_words = check_words(corpus, model.vocabulary_)

@@ -13,6 +13,7 @@ import zarr
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.corpus.arrays import CHUNK_ELEMENTS, create_array
+from distmom.corpus.layers import check_corpus
 from distmom.engine import (
     Observer,
     Pass,
@@ -168,6 +169,7 @@ def predict_corpus(
     A warning is logged if at least a tenth of the word occurrences are unknown.
     """
     require(model, Capability.LABELS)
+    check_corpus(corpus)
     if top < 1:
         raise UsageError(f"top: expected at least 1, got {top}")
     check_output_format(output_format)

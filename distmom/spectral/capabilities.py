@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from typing import Any
 
@@ -51,6 +52,14 @@ _PHRASES = {
 }
 
 
+def check_model(model: Any) -> None:
+    """Check that an argument is a model; else a UsageError."""
+    if hasattr(model, "can"):
+        return
+    found = f"the path {str(model)!r}" if isinstance(model, str | os.PathLike) else type(model).__name__
+    raise UsageError(f"model: expected a fitted model, as distmom.load_model(path) returns it, got {found}")
+
+
 def require(model: Any, capability: Capability, place: object = None, hint: str = "") -> None:
     """Refuse a fitted model that lacks a capability.
 
@@ -66,8 +75,9 @@ def require(model: Any, capability: Capability, place: object = None, hint: str 
     Raises
     ------
     UsageError
-        If the model lacks the capability.
+        If it is not a model, or lacks the capability.
     """
+    check_model(model)
     if model.can(capability):
         return
     name, start = type(model).__name__, "" if place is None else f"{place}: "

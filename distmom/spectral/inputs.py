@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_array, check_non_negative
 
+from distmom.corpus.layers import check_corpus
 from distmom.errors import InputError, UsageError
 
 #: what a model that reads words is fitted to
@@ -120,8 +121,9 @@ def with_layer(corpus: Any, reads: tuple[str, ...], name: str | None, model: str
     Raises
     ------
     UsageError
-        If the corpus has no such layer, or several and none is named.
+        If it is not a corpus, or has no such layer, or several and none is named.
     """
+    check_corpus(corpus)
     layers = corpus.layers
     has = ", ".join(f"{layer.name} ({layer.kind} along {layer.along})" for layer in layers)
     if reads == WORDS:

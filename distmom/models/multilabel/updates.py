@@ -23,6 +23,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block, MemoryCorpus
+from distmom.corpus.layers import check_corpus
 from distmom.corpus.texts import as_label_lists, label_columns_of
 from distmom.engine import (
     Engine,
@@ -180,6 +181,7 @@ class Updatable:
             If the model was fitted without its sums, or the same corpus was added before. The model is then
             unchanged.
         """
+        check_corpus(corpus)
         options = {"client": client, "run": run, "memory_limit": memory_limit, "observer": observer}
         if not hasattr(self, "scorer_"):
             return self._first(lambda model: model.fit_corpus(corpus, **options))
@@ -241,6 +243,7 @@ class Updatable:
             If the model was fitted without its sums, or a document is not in it. The model is then unchanged.
         """
         check_is_fitted(self, "scorer_")
+        check_corpus(corpus)
         options = {"client": client, "run": run, "memory_limit": memory_limit, "observer": observer}
         return self._update(corpus, corpus.digest, remove=True, **options)
 
