@@ -217,9 +217,10 @@ def label_columns(
     return Columns(len(names), names, {}, lookup(column_names, columns))
 
 
-def _natural(name: str) -> tuple[int, str]:
+def _natural(name: str) -> tuple[bool, int, str]:
     """Sort key that orders whole numbers by value, before all other names."""
-    return (len(name), name) if _is_number(name) else (1 << 30, name)
+    is_number = _is_number(name.removeprefix("-"))
+    return not is_number, int(name) if is_number else 0, name
 
 
 def _is_number(name: str) -> bool:

@@ -294,6 +294,10 @@ def test_numbers_of_classes_are_labels_and_come_back_as_numbers(data, tmp_path):
     same = MultiLabelMoM(3, head="ridge").fit(texts, classes.astype(float).tolist())
     np.testing.assert_array_equal(same.predict(texts), found)
     assert (cross_val_score(MultiLabelMoM(3, head="ridge"), texts, classes, cv=3) > 0.5).all()
+    # scikit-learn expects classes in ascending order.
+    signed = MultiLabelMoM(3, head="ridge").fit(texts, classes - 12)
+    assert signed.classes_.tolist() == [-10, 0, 10]
+    np.testing.assert_array_equal(signed.predict(texts), found - 12)
 
 
 @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int32, np.float32, str, object])
