@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 #: share of the labels that occur once from which a warning is logged, if there are at least so many labels
 SINGLE_SHARE, FEWEST_LABELS = 0.9, 20
-#: share of the labels of documents with another separator in their names from which a warning is logged
+#: share of the labels of documents, with another separator or a bracket in their names, that gives a warning
 JOINED_SHARE = 0.1
 
 Progress = Callable[[str, int, int | None], None]
@@ -114,6 +114,7 @@ class Job:
             warn_of_single_labels(spec.path, corpus)
             if settings["format"] in ("csv", "tsv") and spec.label_separator == ",":
                 warn_of_joined_labels(spec.path, corpus)
+                warn_of_listed_labels(spec.path, corpus)
         return corpus
 
     def _encode(self, folder: Path, run_map: Map, progress: Progress, n_bytes: int | None) -> list[Path]:
@@ -208,6 +209,19 @@ def warn_of_joined_labels(path: str, corpus: Corpus) -> None:
                 "--label-separator %r", path, f"{n_joined:,}", f"{n:,}", separator,
                 corpus.label_names[joined[0]][:60], separator,
             )  # fmt: skip
+
+
+def warn_of_listed_labels(path: str, corpus: Corpus) -> None:
+    """Log a warning if many labels begin with a bracket, as in a table whose fields are printed lists."""
+    frequency = corpus.label_frequency
+    listed = [i for i, name in enumerate(corpus.label_names) if name[:1] in ("[", "{")]
+    n_listed, n = int(frequency[listed].sum()), int(frequency.sum())
+    if n_listed >= max(1.0, JOINED_SHARE * n):
+        logger.warning(
+            "%s: %s of %s labels of documents begin with a bracket, such as %r: if fields contain lists, write "
+            "their labels without brackets and quotation marks, or use jsonl", path, f"{n_listed:,}", f"{n:,}",
+            corpus.label_names[listed[0]][:60],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
     """
     try:
         X = check_array(X, accept_sparse="csr", ensure_min_samples=min_samples, input_name="X")
+        if X.dtype == np.float16:
+            # SciPy has no sparse matrices of half precision.
+            X = X.astype(np.float32)
         if X.shape[0]:
             check_non_negative(X, estimator)
     except ValueError as error:

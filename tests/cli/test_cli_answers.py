@@ -6,6 +6,7 @@ import json
 import random
 
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 
@@ -138,6 +139,17 @@ def test_labels_that_look_like_several_give_a_warning(run, tmp_path, separator):
     split = ("--label-separator", separator)
     code, _, err = run("ingest", tmp_path / "x.csv", tmp_path / "d", *split, *LOCAL)
     assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("written", [str, json.dumps, lambda own: str(set(own))])
+def test_lists_that_a_table_has_printed_give_a_warning(run, tmp_path, written):
+    labels = [["a"], ["a", "b c"], ["b c", "a", "d"]] * 4
+    pd.DataFrame({"text": "bcd bcd", "labels": map(written, labels)}).to_csv(tmp_path / "x.csv")
+    code, _, err = run("ingest", tmp_path / "x.csv", tmp_path / "c", *LOCAL)
+    assert code == 0
+    assert "x.csv: 12 of 24 labels of documents begin with a bracket, such as " in err
+    pd.DataFrame({"text": "bcd bcd", "labels": map(",".join, labels)}).to_csv(tmp_path / "x.csv")
+    assert run("ingest", tmp_path / "x.csv", tmp_path / "d", *LOCAL)[::2] == (0, "")
 
 
 def test_a_file_in_place_of_a_corpus_is_reported_as_such(run, tmp_path):

@@ -1,15 +1,17 @@
+import csv
 import json
 import os
 from pathlib import Path
 
 import anndata
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 from helpers import planted_matrices
 from scipy.sparse import csr_array, vstack
 
-from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays
+from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays, text_corpus
 from distmom.errors import StoreError, UsageError
 from distmom.evaluate.topics import evaluate_topics
 from distmom.models import MultiLabelMoM, SpectralLDA
@@ -463,6 +465,17 @@ def test_ids_and_predictions_do_not_depend_on_pieces(model, with_ids, tmp_path, 
     ).read_bytes()
     predict_corpus(model, MemoryCorpus(np.ones((5, 120), int), shard_documents=3), tmp_path / "numbered")
     assert (tmp_path / "numbered" / "ids.txt").read_text() == "1\n2\n3\n4\n5\n"
+
+
+def test_pandas_reads_labels_with_quotes_and_missing_values_as_documented(tmp_path):
+    own = ['"quoted', "null", "NA", 'a "b" c']
+    corpus = text_corpus(["salmon net", "oak leaf", "comet dust", "owl wren"] * 20, own * 20)
+    predict_corpus(MultiLabelMoM(2, head="linear").fit_corpus(corpus), corpus, tmp_path / "out", top=1)
+    found = pd.read_csv(
+        tmp_path / "out/predictions.tsv", sep="\t", quoting=csv.QUOTE_NONE, keep_default_na=False
+    )
+    assert found.columns.tolist() == ["id", "label", "score"]
+    assert found.label.tolist() == own * 20
 
 
 def test_escapes_can_be_undone():
