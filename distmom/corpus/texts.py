@@ -217,7 +217,8 @@ def as_label_lists(y: Any) -> list[list[str]] | None:
     listed = as_list(y)
     if listed is None:
         return None
-    if not any(_holds_names(each) for each in listed):
+    no_labels = bool(listed) and all(as_list(each, sets=True) == [] for each in listed)
+    if not no_labels and not any(_holds_names(each) for each in listed):
         return None
     found: list[list[str]] = []
     for position, each in enumerate(listed):

@@ -1,4 +1,4 @@
-"""Base classes of scikit-learn, with types for checkers.
+"""Base classes of scikit-learn, with types for checkers, and with texts as inputs.
 
 scikit-learn has no annotations. To a type checker a class with a base of unknown type accepts every call of its
 constructor and has every attribute, so checkers read declarations of what estimators inherit.
@@ -46,6 +46,17 @@ if TYPE_CHECKING:
         def __sklearn_tags__(self) -> Any: ...
 
 else:
-    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin
+    from sklearn import base
+    from sklearn.base import BaseEstimator, DensityMixin, TransformerMixin
+
+    class ClassNamePrefixFeaturesOutMixin(base.ClassNamePrefixFeaturesOutMixin):
+        """Names of outputs as in scikit-learn, also of models of texts, which are a single input."""
+
+        def get_feature_names_out(self, input_features=None):
+            # scikit-learn compares the names of the inputs with the words.
+            if "tokenizer" in getattr(self, "settings_", {}):
+                input_features = None
+            return super().get_feature_names_out(input_features)
+
 
 __all__ = ["BaseEstimator", "ClassNamePrefixFeaturesOutMixin", "DensityMixin", "TransformerMixin"]

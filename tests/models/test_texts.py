@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.sparse import csr_array, issparse
+from sklearn.compose import ColumnTransformer
 from sklearn.model_selection import cross_val_score, train_test_split
 from sklearn.utils.estimator_checks import check_dataframe_column_names_consistency
 
@@ -263,6 +264,26 @@ def test_columns_of_arrow_and_dask_are_lists_of_texts_and_labels(data):
         assert model.score(X, y) == score
     names = MultiLabelMoM(3, head="ridge").fit(texts, pa.array([each[:9] for each in texts]))
     assert names.settings_["targets"] == "names"
+
+
+def test_texts_are_one_column_of_a_column_transformer(data):
+    texts, _ = data
+    table = pd.DataFrame({"text": texts, "length": [len(text) for text in texts]})
+    topics = ("topics", SpectralLDA(2, min_df=0.0, max_df=1.0), "text")
+    both = ColumnTransformer([topics], remainder="passthrough").set_output(transform="pandas")
+    names = ["topics__spectrallda0", "topics__spectrallda1", "remainder__length"]
+    assert both.fit_transform(table).columns.tolist() == both.get_feature_names_out().tolist() == names
+
+
+def test_documents_may_all_have_no_labels(data):
+    texts, labels = data
+    model = MultiLabelMoM(3, head="ridge", keep_sums=True).fit(texts, labels)
+    assert model.score(texts[:3], [[], (), set()]) == 0.0
+    frequency = model.label_frequency_.copy()
+    assert model.partial_fit(texts[:2], [[], []]).n_documents_ == 242
+    np.testing.assert_array_equal(model.label_frequency_, frequency)
+    with pytest.raises(UsageError, match="the corpus has no labels"):
+        MultiLabelMoM(3).fit(texts, [[]] * 240)
 
 
 def test_cross_validation_takes_texts_and_lists_of_names(data):
