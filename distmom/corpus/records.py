@@ -16,6 +16,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar
 
+import numpy as np
+
 from distmom.corpus.commit import sha256_file, write_atomic
 from distmom.errors import StoreError
 
@@ -50,7 +52,7 @@ class RecordFormat:
         """Return a record of JSON values as bytes, with format, version (by default the latest) and checksum."""
         own = {"format": self.name, "format_version": self.version if version is None else version}
         # Convert keys to strings before sorting: numbers and their digits sort differently.
-        values = json.loads(json.dumps({**content, **own}))
+        values = json.loads(json.dumps({**content, **own}, default=plain_number))
         return dump_json({**values, "checksum": _checksum(values)})
 
     def write(
@@ -139,6 +141,13 @@ def from_record(kind: type[_T], record: Mapping[str, Any], place: str) -> _T:
         ):
             raise StoreError(f"{place}: {each.name}: expected {each.type}, got {value!r}")
     return kind(**values)
+
+
+def plain_number(value: Any) -> Any:
+    """Return a number of NumPy, such as a parameter from a grid, as one of Python, for `json.dumps`."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"expected a JSON value, got one of type {type(value).__name__}")
 
 
 def dump_json(content: Mapping[str, Any]) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from distmom.corpus.records import plain_number
 from distmom.engine.sparse import SparseSum
 from distmom.engine.sums import Sums, SumSpec
 from distmom.engine.tall import TallSum
@@ -257,7 +258,7 @@ def fingerprint(value: Any) -> str:
         elif isinstance(item, slice):
             visit((item.start, item.stop, item.step))
         else:
-            digest.update(json.dumps(item).encode())
+            digest.update(json.dumps(item, default=plain_number).encode())
 
     visit(value)
     return digest.hexdigest()
