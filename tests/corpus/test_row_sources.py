@@ -186,7 +186,7 @@ def test_tables_as_programs_write_them(tmp_path, text, rows):
         (
             ",a\n1,2\n",
             {},
-            "x.csv: names of columns: entry 0: expected text without control characters, got ''",
+            "x.csv: name of column 1: expected text, got nothing, as for the index of a pandas table: name it, or",
         ),
         ("a,b\r1,2\r", {}, "x.csv:1: end of the line: expected a line feed, got a carriage return"),
         ("a,b\n1,2\n", {"names": ["u"]}, "x.csv: names of columns: number of entries: expected 2, got 1"),

@@ -120,6 +120,11 @@ def used_columns(spec: RowSpec, header: Sequence[str]) -> list[str]:
     if not found:
         raise InputError.at(spec.path, None, "columns of numbers", "at least one", "none")
     # Given names replace those of the header.
+    if "" in found and spec.layer not in spec.names:
+        raise InputError.at(
+            spec.path, None, f"name of column {list(header).index('') + 1}", "text",
+            "nothing, as for the index of a pandas table: name it, or read other columns (--columns)",
+        )  # fmt: skip
     check_names(f"{spec.path}: names of columns", spec.names.get(spec.layer, found), len(found))
     return found
 
