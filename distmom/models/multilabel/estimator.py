@@ -223,7 +223,6 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = tags.target_tags.multi_output = True
-        tags.target_tags.single_output = False
         return tags
 
     def fit(self, X: Any, y: Any = None) -> MultiLabelMoM:
