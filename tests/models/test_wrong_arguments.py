@@ -72,7 +72,7 @@ def test_what_is_not_a_synchronous_client_is_refused():
         async with Client(address, asynchronous=True) as client:
             model.fit_corpus(corpus, client=client)
 
-    with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=1, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         address = cluster.scheduler_address
         for other, found in ((cluster, "LocalCluster"), (address, "str")):
             with pytest.raises(UsageError, match=rf"client: expected a distributed\.Client, got {found}"):
