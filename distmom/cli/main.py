@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 import signal
 import sys
 import threading
@@ -54,11 +53,8 @@ def exit_code(arguments: list[str] | None) -> int:
         _say(f"error: {error}", error)
         return error.exit_code
     except SystemExit as error:
+        # Click has none to report a closed pipe to, and exits with 1.
         return int(error.code or 0)
-    except BrokenPipeError:
-        # The reader of the output is gone, so there is nobody to report this to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
         place = f"{error.filename}: " if error.filename is not None else ""
         _say(f"error: {place}{error.strerror or error}", error)

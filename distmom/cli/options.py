@@ -49,7 +49,8 @@ class Address(click.ParamType[str]):
     name = "address"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if re.fullmatch(r"(\w+://)?(\[[0-9a-fA-F:.]+\]|[^:/\s]+):\d{1,5}", str(value)) is None:
+        # A web address is that of a dashboard.
+        if re.fullmatch(r"(?!https?:)(\w+://)?(\[[0-9a-fA-F:.]+\]|[^:/\s]+):\d{1,5}", str(value)) is None:
             self.fail(f"expected an address such as tcp://HOST:8786, got {value!r}", param, ctx)
         return str(value)
 

@@ -140,6 +140,7 @@ def test_text_for_people_has_every_key(place, run):
         ("fit {corpus} new -k 3 --memory-limit 3x", "expected a size such as 2GiB or 500MB, got '3x'"),
         ("fit {corpus} new -k 3 --memory-limit 1MB --workers 0", "raise the memory limit"),
         ("fit {corpus} new -k 3 --scheduler here", "expected an address such as tcp://HOST:8786, got 'here'"),
+        ("fit {corpus} new -k 3 --scheduler http://h:8787", "such as tcp://HOST:8786, got 'http://h:8787'"),
         ("fit {corpus} new -k 3 --scheduler tcp://127.0.0.1:1 --workers 2", "either a scheduler or"),
         ("fit {corpus} new -k 3 --scheduler tcp://192.0.2.1:8786", "without TLS are refused"),
         ("fit {corpus} new -k 3 --seed -1", "--seed: expected at least 0, got -1"),
