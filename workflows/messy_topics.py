@@ -42,6 +42,7 @@ MIN_DF = 5
 #: parameters of every configuration
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "default": {},
+    "em": {"refine": "em"},
     "refined-2": {"n_refine": 2},
     "refined-4": {"n_refine": 4},
     "refined-16": {"n_refine": 16},
