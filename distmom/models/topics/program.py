@@ -45,7 +45,7 @@ N_ALPHA = 2
 #: average number of positions per document from which ``refine="auto"`` is "em": shares of largest posterior
 #: overfit shorter documents, and take less time
 LONG_DOCUMENT = 100
-#: passes of refinement with ``n_refine="auto"``, and of short documents
+#: passes of refinement with ``n_refine="auto"``, and with "cvb" of short documents
 N_REFINE, N_SHORT = 4, 2
 #: folds of the documents in refinement, used where there are fewer than `ENOUGH_POSITIONS` positions per
 #: parameter (the probability of a word in a topic) and at most `MOST_FREE` parameters; with two folds each
@@ -79,7 +79,7 @@ class TopicModel(FittedTopics):
     )  # fmt: skip
     n_refine: int | str = parameter(
         "Number of passes of refinement. 0 returns the topics estimated from moments, zero for words left out "
-        "of the moments. auto is 2 where documents have fewer than 30 words on average, else 4.",
+        "of the moments. auto is 2 with refine=cvb where documents have fewer than 30 words on average, else 4.",
         default="auto", kind=int, least=0, auto=True,
     )  # fmt: skip
     refine: str = parameter(
@@ -371,10 +371,11 @@ class TopicModel(FittedTopics):
         return tensors if self.init == "tensor" else [*tensors, None]
 
     def n_refine_passes(self, corpus: Corpus | MemoryCorpus) -> int:
-        """Return the number of passes of refinement; "auto" depends on the mean length of the documents."""
+        """Return the number of passes of refinement; "auto" depends on the method and the length of documents."""
         if self.n_refine != "auto":
             return int(self.n_refine)
-        return N_SHORT if mean_length(corpus) < SHORT_DOCUMENT else N_REFINE
+        is_short = self.way_of_refine(corpus) == "cvb" and mean_length(corpus) < SHORT_DOCUMENT
+        return N_SHORT if is_short else N_REFINE
 
     def _choose(self, run: Run, moments: CommittedMoments, inits: list[Initial], held: Selection) -> Chosen:
         """Choose the initial topics that, refined without the held-out documents, complete these best.
