@@ -57,10 +57,10 @@ class SpectralLDA(TopicModel):
 
     n_refine: int | str = parameter(
         "Number of passes of refinement. 0 returns the topics estimated from moments, zero for words left out "
-        "of the moments. auto is 2 with refine=cvb where documents have fewer than 30 words on average, else 4; the "
-        "passes start from topics that up to 24 passes over a part of the documents have refined where held-out documents gain "
-        "by them, and from a background topic where the topics share most of their words and predict as well "
-        "with it.",
+        "of the moments. auto is 2 with refine=cvb where documents have fewer than 30 words on average, else 4; "
+        "the passes start from topics that up to 24 passes over a part of the documents have refined where "
+        "held-out documents gain by them, and from a background topic where the topics share most of their words "
+        "and predict as well with it.",
         default="auto", kind=int, least=0, auto=True,
     )  # fmt: skip
 
