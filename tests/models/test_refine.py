@@ -11,7 +11,7 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.errors import UsageError
 from distmom.models import AnchorTopics, SingleTopic, SpectralLDA
-from distmom.models.topics import longer
+from distmom.models.topics import longer, steps
 from distmom.models.topics import program as topic_model
 from distmom.models.topics.initial import Initial
 from distmom.models.topics.refine import Completion, _near, complete, initial_topics, refine_topics
@@ -141,6 +141,21 @@ def test_long_documents_are_refined_by_em_and_others_by_collapsed_variational_ba
     assert_allclose(model.components_, other.components_)
     assert_allclose(model.alpha_, other.alpha_)
     assert_passes_are_planned(model, corpus)
+
+
+@pytest.mark.parametrize(
+    ("length", "how", "is_relaxed"), [(12, "cvb", False), (60, "cvb", True), (12, "em", True)]
+)
+def test_steps_are_over_relaxed_but_for_collapsed_variational_bayes_of_short_documents(
+    length, how, is_relaxed, monkeypatch
+):
+    _, _, corpus = lda_corpus(n=500, length=length)
+    model = SpectralLDA(5, alpha0=1.0, init="tensor", max_df=1.0, refine=how, n_refine=4)
+    found = model.fit_corpus(corpus).components_
+    monkeypatch.setattr(steps, "RELAXATION", 1.0)
+    plain = model.fit_corpus(corpus).components_
+    # Without relaxation the last bits may differ, as the topics are scaled once more.
+    assert (np.abs(found - plain).max() > 1e-4) == is_relaxed
 
 
 @pytest.mark.parametrize(("gain", "taken"), [(-np.inf, 24), (np.inf, 0)])
