@@ -30,8 +30,26 @@ NO_WORKERS_TIMEOUT_S = 60.0
 SILENCE_TIMEOUT_S = 60.0
 #: seconds after which a request is repeated
 REQUEST_TIMEOUT_S = 5.0
+#: seconds that count at most between two looks at the clock: a suspended process has not waited
+LONGEST_LOOK_S = 10.0
 #: seconds between keep-alive tasks for a scheduler whose idle timeout is unknown
 KEEP_ALIVE_S = 10.0
+
+
+class _Waited:
+    """Seconds waited for something, without those in which the process or its machine was suspended."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._last: float | None = None
+
+    def look(self) -> float:
+        """Return the seconds waited since the first look."""
+        now = time.monotonic()
+        if self._last is not None:
+            self._seconds += min(now - self._last, LONGEST_LOOK_S)
+        self._last = now
+        return self._seconds
 
 
 class Watch:
@@ -51,8 +69,8 @@ class Watch:
         self.name = name
         self._tick = tick
         self._n_threads = 1
-        self._silent_since: float | None = None
-        self._idle_since: float | None = None
+        self._silent = _Waited()
+        self._without_workers = _Waited()
         self._ask()
 
     @property
@@ -70,7 +88,7 @@ class Watch:
         ClusterError
             If no task ends, there are no workers, or the scheduler does not answer.
         """
-        futures, started, restarted = list(flying), time.monotonic(), False
+        futures, stalled, restarted = list(flying), _Waited(), False
         while True:
             try:
                 # wait() needs a current client, and this one is deliberately not the default.
@@ -87,15 +105,14 @@ class Watch:
             finally:
                 self._tick()
             self._ask()
-            now = time.monotonic()
-            if self._idle_since is not None and now - self._idle_since > NO_WORKERS_TIMEOUT_S:
+            if not self._n_threads and self._without_workers.look() > NO_WORKERS_TIMEOUT_S:
                 raise ClusterError(
                     f"{self.name}: the cluster has had no worker for {NO_WORKERS_TIMEOUT_S:.0f} s"
                 )
-            if now - started > STALL_TIMEOUT_S:
+            if stalled.look() > STALL_TIMEOUT_S:
                 if restarted or not self._restarts([future.key for future in futures]):
                     raise ClusterError(f"{self.name}: no task has finished for {STALL_TIMEOUT_S:.0f} s")
-                started, restarted = time.monotonic(), True
+                stalled, restarted = _Waited(), True
 
     def call(
         self, function: Callable[..., _R], *arguments: Any, limit_s: float | None = None, **options: Any
@@ -114,7 +131,7 @@ class Watch:
         ClusterError
             If the scheduler does not answer, the connection is lost, or the limit is exceeded.
         """
-        future, started = _in_thread(function, *arguments, **options), time.monotonic()
+        future, waited = _in_thread(function, *arguments, **options), _Waited()
         while True:
             try:
                 return future.result(timeout=1.0)
@@ -126,7 +143,7 @@ class Watch:
             finally:
                 self._tick()
             self._ask()
-            if limit_s is not None and time.monotonic() - started > limit_s:
+            if limit_s is not None and waited.look() > limit_s:
                 raise ClusterError(f"{self.name}: a worker has not answered for {limit_s:.0f} s")
 
     def _restarts(self, keys: list[str]) -> bool:
@@ -140,25 +157,23 @@ class Watch:
         """Request the number of threads from the scheduler."""
         if self.client.status not in ("running", "connecting"):
             raise ClusterError(f"{self.name}: the connection to the scheduler is {self.client.status}")
-        started = time.monotonic()
+        self._silent.look()
         try:
             found = _in_thread(self.client.nthreads).result(timeout=REQUEST_TIMEOUT_S)
         except TimeoutError:
-            # Measured from the first unanswered request, as there may have been no request for long before.
-            self._silent_since = started if self._silent_since is None else self._silent_since
-            if time.monotonic() - self._silent_since > SILENCE_TIMEOUT_S:
+            if self._silent.look() > SILENCE_TIMEOUT_S:
                 raise ClusterError(
                     f"{self.name}: the scheduler has not answered for {SILENCE_TIMEOUT_S:.0f} s"
                 ) from None
             return
         except OSError as error:
             raise ClusterError(f"{self.name}: the cluster was lost: {error}") from error
-        self._silent_since = None
+        self._silent = _Waited()
         self._n_threads = sum(found.values())
         if self._n_threads:
-            self._idle_since = None
-        elif self._idle_since is None:
-            self._idle_since = started
+            self._without_workers = _Waited()
+        else:
+            self._without_workers.look()
 
 
 def _in_thread(function: Callable[..., _R], *arguments: Any, **options: Any) -> Future[_R]:

@@ -2,6 +2,7 @@
 
 import http.server
 import importlib
+import itertools
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -173,6 +175,17 @@ def test_silence_is_counted_from_the_first_request_without_an_answer(monkeypatch
     silent = watch.Watch(SlowClient(0.0, *[5.0] * 9), "pass")
     with pytest.raises(ClusterError, match="pass: the scheduler has not answered for 1 s"):
         silent.call(_wait, 30.0)
+
+
+def test_time_in_which_the_process_was_suspended_does_not_count(monkeypatch):
+    """A laptop that wakes up, or a virtual machine that was paused, gives its cluster time to answer."""
+    leaps = itertools.count(step=3600.0)
+    clock = time.monotonic
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: clock() + next(leaps)))
+    monkeypatch.setattr(watch, "LONGEST_LOOK_S", 0.01)
+    monkeypatch.setattr(watch, "REQUEST_TIMEOUT_S", 0.2)
+    watched = watch.Watch(SlowClient(0.0, 0.5, 0.5), "pass")
+    assert watched.call(_wait, 2.5, limit_s=2.0) == 2.5
 
 
 def _ones():
