@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,8 @@ def text_corpus(
         The label or the labels of every document by name, or a matrix, dense or sparse, whose nonzero entries are
         labels. No labels by default.
     label_names : sequence of str, optional
-        Names of the columns of a matrix of labels; their numbers by default.
+        Names of the columns of a matrix of labels; their numbers by default. With labels by name, those that come
+        first.
     vocabulary : path-like or sequence of str, optional
         The words to keep, in column order; learned by default.
     min_df : int, default=2
@@ -118,7 +120,8 @@ def text_corpus(
     if labels is None and like is not None:
         lists = [[] for _ in found]
     if lists is not None:
-        Y, label_names, repairs = label_columns_of(lists, like)
+        first = label_names if label_names is not None else () if like is None else like.label_names
+        Y, label_names, repairs = label_columns_of(lists, first)
         survey.warnings += repairs
     corpus = MemoryCorpus(X, Y, words.names, label_names, shard_documents)
     corpus.settings = {"format": "texts", "tokenizer": tokenizer.settings()}
@@ -130,7 +133,7 @@ def text_corpus(
 
 
 def label_columns_of(
-    lists: Sequence[Sequence[str]], like: Named | None = None
+    lists: Sequence[Sequence[str]], first: Sequence[str] = ()
 ) -> tuple[csr_array, list[str], Counter[str]]:
     """Number labels given by name, as `distmom.corpus.ingest` does.
 
@@ -138,8 +141,8 @@ def label_columns_of(
     ----------
     lists : sequence of sequence of str
         Labels of every document.
-    like : object, optional
-        A corpus or model that provides the first label names; none by default.
+    first : sequence of str, optional
+        Labels that come first; others follow as in `distmom.corpus.ingest`. None by default.
 
     Returns
     -------
@@ -161,6 +164,7 @@ def label_columns_of(
     name_labels(part, Tally("y"), [list(names) for names in lists], range(len(lists)))
     survey = Survey()
     survey.add(part.summary(), count_words=False)
+    like = SimpleNamespace(vocabulary=(), label_names=first, settings={}) if len(first) else None
     columns = label_columns(Spec("y"), survey, None, like, named=True)
     new = columns.of(part.labels)
     Y = renumber(part.label_ptr, part.label_ids, np.ones(len(part.label_ids)), new, columns.n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,9 @@ logger = logging.getLogger(__name__)
 WARN_SHARE = 0.1
 
 
-def corpus_in_memory(X: Any, y: Any, estimator: str) -> MemoryCorpus:
+def corpus_in_memory(
+    X: Any, y: Any, estimator: str, label_names: Sequence[str] | None = None
+) -> MemoryCorpus:
     """Return documents given to ``fit`` as a corpus.
 
     Parameters
@@ -33,20 +36,22 @@ def corpus_in_memory(X: Any, y: Any, estimator: str) -> MemoryCorpus:
         As the argument ``labels`` of `distmom.corpus.text_corpus`.
     estimator : str
         Name for messages.
+    label_names : sequence of str, optional
+        As in `distmom.corpus.text_corpus`; the names of the columns of a table of labels by default.
 
     Raises
     ------
     InputError
         If a value is invalid, or there are fewer than two documents.
     """
+    label_names = column_names(y) if label_names is None else label_names
     if texts := as_texts(X):
         _check_number(texts, 2)
-        return text_corpus(texts, y, label_names=column_names(y))
+        return text_corpus(texts, y, label_names=label_names)
     names = column_names(X)
     rows = checked_rows(X, 2, estimator)
-    label_names = column_names(y)
     if (lists := as_label_lists(y)) is not None:
-        y, label_names, _ = label_columns_of(lists)
+        y, label_names, _ = label_columns_of(lists, label_names or ())
     corpus = MemoryCorpus(rows, y, names, label_names)
     if names is not None:
         corpus.settings[NAMED_COLUMNS] = True

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array, issparse
 from sklearn.compose import ColumnTransformer
-from sklearn.model_selection import cross_val_score, train_test_split
+from sklearn.exceptions import DataConversionWarning
+from sklearn.model_selection import StratifiedKFold, cross_val_score, cross_validate, train_test_split
 from sklearn.utils.estimator_checks import check_dataframe_column_names_consistency
 
 from distmom.corpus import MemoryCorpus, ingest, text_corpus
@@ -306,7 +307,8 @@ def test_numbers_of_classes_are_labels_and_come_back_as_numbers(data, tmp_path):
     assert found.dtype == np.int64
     assert [str(each) for each in found] == by_name.predict(texts).tolist()
     assert (found == classes).mean() == pytest.approx(model.score(texts, classes))
-    np.testing.assert_array_equal(model.decision_function(texts), by_name.decision_function(texts))
+    order = [by_name.classes_.tolist().index(str(each)) for each in model.classes_]
+    np.testing.assert_array_equal(model.decision_function(texts), by_name.decision_function(texts)[:, order])
     assert set(model.predict(texts, labels=[22, 2])) <= {2, 22}
     with pytest.raises(UsageError, match="3"):
         model.predict(texts, labels=[3])
@@ -348,6 +350,77 @@ def test_labels_have_the_type_that_was_given(data, dtype, tmp_path):
             "1",
             "a longer label",
         ]
+
+
+def test_labels_of_later_documents_are_given_at_the_first_call(data):
+    texts, numbers = data[0], [2 * ("herring" in text) for text in data[0]]
+    model = MultiLabelMoM(3, head="ridge").partial_fit(texts, numbers, classes=[0, 1, 2])
+    assert model.classes_.tolist() == [0, 1, 2]
+    assert model.label_frequency_[1] == 0
+    assert model.partial_fit(texts[:1], [1], classes=[4, 3]).classes_.tolist() == [0, 1, 2, 3, 4]
+    assert model.label_frequency_.tolist()[1:2] == [1]
+    lists = MultiLabelMoM(3, head="ridge").partial_fit(*data, classes=["z", "a"])
+    assert lists.classes_.tolist()[:2] == ["z", "a"]
+    with pytest.raises(UsageError, match="classes: expected whole numbers as in y"):
+        MultiLabelMoM(3, head="ridge").partial_fit(texts, numbers, classes=["a"])
+    with pytest.raises(UsageError, match="classes: expected none with a matrix"):
+        MultiLabelMoM(3, head="ridge").partial_fit(texts, np.eye(3, dtype=int)[numbers], classes=[0, 1, 2])
+
+
+@pytest.mark.parametrize("form", ["names", "numbers"])
+def test_one_of_two_labels_per_document_is_a_binary_classification(data, form):
+    texts = data[0]
+    y = np.array(["herring" in text for text in texts]).astype(int) + 9
+    y = y.astype(str) if form == "names" else y
+    model = MultiLabelMoM(3).fit(texts, y)
+    # Names are in scikit-learn's order: that of text.
+    assert model.classes_.tolist() == np.unique(y).tolist()
+    found, preference = model.predict_proba(texts), model.decision_function(texts)
+    assert preference.shape == (len(texts),)
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-6)
+    np.testing.assert_allclose(preference, np.log(found[:, 1] / found[:, 0]), atol=1e-3)
+    np.testing.assert_array_equal(model.predict(texts), model.classes_[(preference > 0).astype(int)])
+    assert model.decision_function(texts, labels=list(model.classes_)).shape == found.shape
+    first = model.predict_proba(texts, labels=[model.classes_[1]])
+    np.testing.assert_array_equal(first, found[:, 1:])
+    scoring = ["roc_auc", "neg_log_loss", "accuracy"]
+    folds = StratifiedKFold(2)
+    scores = cross_validate(MultiLabelMoM(3, head="auto"), texts, y, cv=folds, scoring=scoring)
+    assert scores["test_roc_auc"].min() > 0.95
+    assert scores["test_neg_log_loss"].min() > -0.5
+    ridge = MultiLabelMoM(3, head="ridge").fit(texts, y)
+    np.testing.assert_array_equal(
+        ridge.predict(texts), ridge.classes_[(ridge.decision_function(texts) > 0) * 1]
+    )
+
+
+def test_probabilities_of_one_label_per_document_sum_to_one(data):
+    texts = data[0]
+    words = ("herring", "comet", "oak")
+    y = [next((word for word in words if word in text), "none") for text in texts]
+    folds = StratifiedKFold(2)
+    scores = cross_validate(MultiLabelMoM(3), texts, y, cv=folds, scoring=["roc_auc_ovr", "neg_log_loss"])
+    assert scores["test_roc_auc_ovr"].min() > 0.9
+    several = MultiLabelMoM(3).fit(*data).predict_proba(texts)
+    assert np.abs(several.sum(axis=1) - 1).max() > 0.01
+
+
+def test_a_column_of_classes_is_read_as_one_label_per_document(data):
+    texts, numbers = data[0], np.array([2 * ("herring" in text) for text in data[0]])
+    model = MultiLabelMoM(3, head="ridge").fit(texts, numbers)
+    for column in (numbers[:, None], pd.DataFrame({"y": numbers})):
+        with pytest.warns(DataConversionWarning, match="read as one label per document"):
+            same = MultiLabelMoM(3, head="ridge").fit(texts, column)
+        np.testing.assert_array_equal(same.predict(texts), model.predict(texts), strict=True)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.float32])
+def test_a_matrix_of_labels_has_the_type_that_was_given(data, dtype):
+    texts, Y = data[0], np.array([["herring" in text, "comet" in text] for text in data[0]]).astype(dtype)
+    for given in (Y, csr_array(Y)):
+        found = MultiLabelMoM(3, head="ridge").fit(texts, given).predict(texts)
+        assert found.dtype == dtype
+        assert issparse(found) == issparse(given)
 
 
 def test_labels_that_are_fractions_are_reported_with_their_type():

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Corpus, MemoryCorpus
@@ -37,11 +38,11 @@ from distmom.models.multilabel.kept_sums import KeptSums, check_kept
 from distmom.models.multilabel.margin import MAX_LABELS
 from distmom.models.multilabel.objective import MEAN, OBJECTIVES, weighs_propensity
 from distmom.models.multilabel.prediction import (
-    SINGLE,
     TARGET_TYPE,
     TARGETS,
     LabelPredictor,
     checked_targets,
+    first_names,
     label_type,
 )
 from distmom.models.multilabel.program import HEADS, fit_heads
@@ -58,6 +59,7 @@ from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
 from distmom.spectral.capabilities import Capability
+from distmom.spectral.documents import corpus_in_memory
 from distmom.spectral.estimator import SpectralEstimator, place_parameter, precision_parameter
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
@@ -223,6 +225,9 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = tags.target_tags.multi_output = True
+        if hasattr(self, "scorer_") and self._has_one_label:
+            # Not before the fit: scikit-learn refuses lists of labels for unfitted classifiers.
+            tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
         return tags
 
     def fit(self, X: Any, y: Any = None) -> MultiLabelMoM:
@@ -251,12 +256,16 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         NumericalError
             If the moments carry fewer states than requested and the head needs the states.
         """
+        return self._fit(X, y)
+
+    def _fit(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> MultiLabelMoM:
+        """Fit the model to documents in memory, with labels that documents may have; see `partial_fit`."""
         if y is None:
             raise UsageError("requires y to be passed, but the target y is None: MultiLabelMoM needs labels")
         targets, form = checked_targets(y)
-        corpus = self._corpus(X, targets)
+        corpus = corpus_in_memory(X, targets, type(self).__name__, first_names(targets, form, classes))
         corpus.settings[TARGETS] = form
-        if form in SINGLE:
+        if form != "lists":
             corpus.settings[TARGET_TYPE] = label_type(y)
         return self.fit_corpus(corpus)
 
@@ -493,7 +502,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         return self.scorer_.top(self._block(X), k)
 
     def decision_function(self, X: Any, labels: Sequence[str] | None = None) -> np.ndarray:
-        """Return the scores of labels, (n_documents, n_labels) float32: a dense matrix, for small inputs.
+        """Return the scores of labels as a dense matrix, for small inputs.
 
         Parameters
         ----------
@@ -501,6 +510,13 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
             As for `predict`.
         labels : list of str, optional
             Names of the labels to score, which are then the columns; all by default. Fewer labels take less time.
+
+        Returns
+        -------
+        ndarray of shape (n_documents, n_labels), float32
+            For a model that was fitted to one of two labels per document, and no ``labels``: as in scikit-learn,
+            the preference for the second label, (n_documents,), which is the log-odds of `predict_proba`, or the
+            difference of the scores in a model without probabilities.
 
         Raises
         ------
@@ -510,7 +526,12 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         check_is_fitted(self, "scorer_")
         block, scorer = self._block(X), self._scorer_of(labels)
         parts = [scorer.scores(scorer.query(block.take(rows))) for rows in scorer.blocks(block.n_documents)]
-        return np.concatenate(parts) if parts else np.zeros((0, scorer.n_labels), np.float32)
+        scores = np.concatenate(parts) if parts else np.zeros((0, scorer.n_labels), np.float32)
+        if labels is None and self._has_one_label and scorer.n_labels == 2:
+            if scorer.has_probabilities:
+                scores = -np.logaddexp(np.float32(0.0), -scorer.log_odds(scores))
+            return np.asarray(scores[:, 1] - scores[:, 0])
+        return scores
 
     def state_posteriors(self, X: Any) -> np.ndarray:
         """Return the posterior probabilities of the latent states, (n_documents, n_states); rows sum to one.

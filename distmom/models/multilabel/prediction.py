@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import coo_array, csr_array, issparse
+from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
 #: setting of a model that was fitted in memory: the form of its labels, which is that of its predictions
 TARGETS = "targets"
-#: setting of a model that was fitted to one label per document: their type, as from `label_type`
+#: setting of a model that was fitted to one label per document or to a matrix: their type, as from `label_type`
 TARGET_TYPE = "target_type"
 #: forms of one label per document: names, and numbers of classes, which are stored as names
-SINGLE = ("names", "numbers")
+ONE_LABEL = ("names", "numbers")
 
 
 def checked_targets(y: Any) -> tuple[Any, str]:
@@ -68,15 +69,53 @@ def checked_targets(y: Any) -> tuple[Any, str]:
         raise InputError("Complex data not supported: y: expected names or numbers, got complex numbers")
     if found.dtype.kind not in "biuf":
         raise InputError(f"Unknown label type: y: expected names or numbers, got {found.dtype}")
-    if len(found) and (names := _names_of_numbers(found)) is not None:
+    column = found
+    if found.ndim == 2 and found.shape[1] == 1 and len(found):
+        message = "y: a column of numbers was given, and is read as one label per document"
+        warnings.warn(message, DataConversionWarning, stacklevel=3)
+        column = found[:, 0]
+    if len(found) and (names := _names_of_numbers(column)) is not None:
         return names, "numbers"
     if found.ndim != 2:
         raise UsageError(
-            "y: expected names or whole numbers of labels, or a matrix of shape (n_documents, n_labels), got "
-            f"{found.dtype} of shape {found.shape}"
+            "Unknown label type: y: expected names or whole numbers of labels, or a matrix of shape (n_documents, "
+            f"n_labels), got {found.dtype} of shape {found.shape}"
         )
     _check_indicators(coo_array(found))
     return y if hasattr(y, "columns") else found, "matrix"
+
+
+def first_names(y: Any, form: str, classes: Sequence[Any] | None) -> list[str] | None:
+    """Return the names of labels in the order of their columns, as far as it differs from that of `ingest`.
+
+    Parameters
+    ----------
+    y, form
+        As from `checked_targets`. Labels of which documents have one each are in scikit-learn's order.
+    classes : sequence of str or int or None
+        Labels that documents may have.
+
+    Returns
+    -------
+    list of str or None
+        None for a matrix, and for lists without ``classes``.
+
+    Raises
+    ------
+    UsageError
+        If there are ``classes`` and ``y`` is a matrix, or ``y`` has numbers and ``classes`` others.
+    """
+    lists = as_label_lists(y)
+    if lists is None:
+        if classes is not None:
+            raise UsageError("classes: expected none with a matrix of labels, whose columns are the labels")
+        return None
+    names = [] if classes is None else names_of(classes)
+    if form not in ONE_LABEL:
+        return names or None
+    if form == "numbers" and classes is not None and _names_of_numbers(np.asarray(classes)) is None:
+        raise UsageError(f"classes: expected whole numbers as in y, got {classes!r:.80}")
+    return sorted({*names, *label_columns_of(lists)[1]}, key=int if form == "numbers" else None)
 
 
 def _check_indicators(matrix: coo_array) -> None:
@@ -92,18 +131,22 @@ def _check_indicators(matrix: coo_array) -> None:
 
 def _names_of_numbers(values: np.ndarray) -> list[str] | None:
     """Return a vector of whole numbers as names; None for anything else."""
-    if (
-        values.dtype.kind not in "biuf"
-        or values.ndim != 1
-        or not np.all(np.isfinite(values) & (values % 1 == 0))
-    ):
+    if values.dtype.kind not in "biuf" or values.ndim != 1 or not np.all(np.isfinite(values)):
+        return None
+    if not np.all(values % 1 == 0):
         return None
     return [str(int(each)) for each in values]
 
 
+def names_of(labels: Sequence[Any]) -> list[str]:
+    """Return the names of labels, which may be whole numbers."""
+    names = _names_of_numbers(np.asarray(labels))
+    return [str(each) for each in labels] if names is None else names
+
+
 def label_type(y: Any) -> str:
-    """Return the NumPy type of one label per document, given to ``fit``; ``"U"`` for text of any length."""
-    found = np.asarray(y).dtype
+    """Return the NumPy type of labels or of a matrix, given to ``fit``; ``"U"`` for text of any length."""
+    found = y.dtype if issparse(y) else np.asarray(y).dtype
     return "U" if found.kind == "U" else found.str
 
 
@@ -164,8 +207,8 @@ class LabelPredictor:
         list of lists of str, ndarray of shape (n_documents,), or indicator matrix of shape (n_documents, n_labels)
             A list of names per document, by descending score, if the model was fitted to lists of names or to a
             corpus; an array of the type of the labels given to `fit` if these were one per document; a
-            matrix of zeros and ones (uint8) if it was fitted to a matrix, sparse if that was, with a column for
-            every label of ``labels``, or for all.
+            matrix of zeros and ones if it was fitted to a matrix, of the same type and sparse if that was, with a
+            column for every label of ``labels``, or for all.
 
         Raises
         ------
@@ -179,7 +222,7 @@ class LabelPredictor:
         if threshold is not None:
             threshold = checked_threshold(threshold)
             self.require_probabilities("threshold")
-            if form in SINGLE:
+            if self._has_one_label:
                 raise UsageError(
                     "threshold: expected none for a model that was fitted to one label per document, which "
                     f"assigns one label to every document; got {threshold}"
@@ -187,7 +230,7 @@ class LabelPredictor:
         scorer = self._scorer_of(labels)
         names = self.label_names_ if labels is None else list(map(str, self._names_of(labels)))
         found, counts = self._chosen(scorer, block, threshold)
-        if form in SINGLE:
+        if self._has_one_label:
             return self._labels_of([names[row[0]] for row in found])
         if form == "lists":
             return [
@@ -196,7 +239,7 @@ class LabelPredictor:
         taken = np.arange(found.shape[1]) < counts[:, None]
         indptr = np.concatenate([[0], np.cumsum(counts)])
         shape = (block.n_documents, scorer.n_labels)
-        matrix = csr_array((np.ones(int(indptr[-1]), np.uint8), found[taken], indptr), shape=shape)
+        matrix = csr_array((np.ones(int(indptr[-1]), self._label_type), found[taken], indptr), shape=shape)
         matrix.sort_indices()
         return matrix if form == "sparse" else matrix.toarray()
 
@@ -204,17 +247,19 @@ class LabelPredictor:
     def predict_proba(self, X: Any, labels: Sequence[str] | None = None) -> np.ndarray:
         """Return the probability of every label for every document.
 
-        Probabilities of different labels of a document do not sum to one. They are calibrated on average over
-        documents like those that ``head="auto"`` holds out: of pairs of a document and a label with probability p,
-        a share p is true. They are not calibrated for each label separately, nor for documents of another kind.
-        With more than 1000 labels they are calibrated on labels that rank high, and extrapolated to the others.
+        Probabilities of a document do not sum to one, except those of a model that was fitted to one label per
+        document, which divides them by their sum over all labels. They are calibrated on average over documents
+        like those that ``head="auto"`` holds out: of pairs of a document and a label with probability p, a share p
+        is true. They are not calibrated for each label separately, nor for documents of another kind. With more
+        than 1000 labels they are calibrated on labels that rank high, and extrapolated to the others.
 
         Parameters
         ----------
         X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
             As for `predict`.
         labels : list of str or int, optional
-            The labels to score, which are then the columns; all by default. Fewer labels take less time.
+            The labels to score, which are then the columns; all by default. Fewer labels take less time, except
+            for a model that was fitted to one label per document.
             Where the best labels are ranked again (see `Reranker`), chosen labels are not.
 
         Returns
@@ -229,10 +274,16 @@ class LabelPredictor:
             fit.
         """
         check_is_fitted(self, "scorer_")
-        block, scorer = self._block(X), self._scorer_of(labels)
-        out = np.zeros((block.n_documents, scorer.n_labels), np.float32)
+        block, one_label = self._block(X), self._has_one_label
+        # Those of one label per document depend on the scores of all labels.
+        scorer = self.scorer_ if one_label else self._scorer_of(labels)
+        columns = self._numbers_of(labels) if one_label and labels is not None else slice(None)
+        out = np.zeros((block.n_documents, scorer.n_labels if labels is None else len(labels)), np.float32)
         for rows in scorer.blocks(block.n_documents):
-            out[rows] = scorer.probabilities(scorer.scores(scorer.query(block.take(rows))))
+            found = scorer.probabilities(scorer.scores(scorer.query(block.take(rows))))
+            if one_label:
+                found /= np.maximum(found.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+            out[rows] = found[:, columns]
         return out
 
     def require_probabilities(self, what: str) -> None:
@@ -247,17 +298,20 @@ class LabelPredictor:
         """Return the scorer of some labels, or of all."""
         if labels is None:
             return self.scorer_
-        return of_labels(self.scorer_, label_numbers(self._names_of(labels), self.label_names_))
+        return of_labels(self.scorer_, self._numbers_of(labels))
+
+    def _numbers_of(self, labels: Sequence[Any]) -> np.ndarray:
+        """Return the columns of labels, (n,) int32."""
+        return label_numbers(self._names_of(labels), self.label_names_)
 
     def _names_of(self, labels: Sequence[Any]) -> Sequence[str]:
         """Return the names of labels, which may be numbers where the model was fitted to one per document."""
-        if self._form != "numbers" or isinstance(labels, str):
-            return labels
-        names = _names_of_numbers(np.asarray(labels))
-        return [str(each) for each in labels] if names is None else names
+        return names_of(labels) if self._form == "numbers" and not isinstance(labels, str) else labels
 
     def _labels_of(self, names: Sequence[str]) -> np.ndarray:
         """Return labels as they were given to `fit`, from their names."""
+        if not self._has_one_label:
+            return np.array(names, object)
         values = [int(name) for name in names] if self._form == "numbers" else names
         return np.array(values, self._label_type)
 
@@ -280,7 +334,7 @@ class LabelPredictor:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the best labels of documents, (n, k) int32, and how many of them each gets, (n,) int64."""
         has_words = np.diff(block.words.indptr) > 0
-        if not scorer.has_probabilities or self._form in SINGLE:
+        if not scorer.has_probabilities or self._has_one_label:
             labels, _ = scorer.top(block, 1)
             return labels, has_words.astype(np.int64)
         threshold = self.threshold_ if threshold is None else threshold
@@ -304,9 +358,15 @@ class LabelPredictor:
         return str(self.settings_.get(TARGETS, "lists"))
 
     @property
+    def _has_one_label(self) -> bool:
+        """Whether the model was fitted to one label per document."""
+        return self._form in ONE_LABEL
+
+    @property
     def _label_type(self) -> str:
         """Type of the labels, as from `label_type`; models of versions that did not keep it have the usual one."""
-        return str(self.settings_.get(TARGET_TYPE, "int64" if self._form == "numbers" else "object"))
+        usual = {"numbers": "int64", "matrix": "uint8", "sparse": "uint8"}
+        return str(self.settings_.get(TARGET_TYPE, usual.get(self._form, "object")))
 
     def score(self, X: Any, y: Any) -> float:
         """Return P@1: the share of documents whose label that ranks first is one of those given.
@@ -333,8 +393,7 @@ class LabelPredictor:
         check_is_fitted(self, "scorer_")
         block, (y, _) = self._block(X, 1), checked_targets(y)
         if (lists := as_label_lists(y)) is not None:
-            like = SimpleNamespace(vocabulary=(), label_names=self.label_names_, settings={})
-            y, _, _ = label_columns_of(lists, like)
+            y, _, _ = label_columns_of(lists, self.label_names_)
         elif y.shape[1] != self.scorer_.n_labels:
             raise UsageError(f"y: expected {self.scorer_.n_labels} labels as in the fit, got {y.shape[1]}")
         truth = label_matrix(y, block.n_documents)

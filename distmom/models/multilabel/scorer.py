@@ -189,11 +189,15 @@ class Scorer:
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
         """Return the probabilities of labels, given their scores (...), float32; see `has_probabilities`."""
+        return probability(self.log_odds(scores))
+
+    def log_odds(self, scores: np.ndarray) -> np.ndarray:
+        """Return the log-odds of labels, given their scores (...), float32; see `has_probabilities`."""
         if self.has_log_odds:
-            return probability(scores)
+            return scores
         if self.calibration is None:
             raise ValueError("the scores of this model were not calibrated")
-        return probability(self.calibration.log_odds(np.ascontiguousarray(scores)[None]))
+        return self.calibration.log_odds(np.ascontiguousarray(scores)[None])
 
     @property
     def ranks_alone(self) -> bool:

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -48,7 +47,7 @@ from distmom.models.multilabel.kept_sums import (
     opened,
 )
 from distmom.models.multilabel.needs import needs
-from distmom.models.multilabel.prediction import checked_targets
+from distmom.models.multilabel.prediction import checked_targets, first_names
 from distmom.models.multilabel.program import weights_of
 from distmom.models.multilabel.regression import WeightLimits
 from distmom.models.multilabel.scorer import Scorer
@@ -92,7 +91,7 @@ class Updatable:
 
         def weight_limits(self) -> WeightLimits: ...
 
-        def fit(self, X: Any, y: Any = None) -> Self: ...
+        def _fit(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> Self: ...
 
         def fit_corpus(self, corpus: Any, **options: Any) -> Self: ...
 
@@ -107,7 +106,7 @@ class Updatable:
         def _state(self) -> Any: ...
 
     @needs(lambda model, _: model.require_sums())
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, classes: Sequence[Any] | None = None) -> Self:
         """Add documents in memory to the model.
 
         The first call on a model that is not fitted fits it with ``keep_sums=True``. Further calls add the
@@ -122,6 +121,9 @@ class Updatable:
         y : list of lists of str, list of str, or array, sparse matrix or table of shape (n_documents, n_labels)
             As for `fit`. Names that the model does not know become new labels. A matrix without names has as
             many columns as the model has labels. Required.
+        classes : sequence of str or int, optional
+            Labels that these or later documents may have, as of scikit-learn's classifiers; not with a matrix.
+            Those that the model does not know become new labels. None by default.
 
         Returns
         -------
@@ -130,7 +132,8 @@ class Updatable:
         Raises
         ------
         UsageError
-            If the model was fitted without its sums, or ``y`` is missing or does not fit the labels of the model.
+            If the model was fitted without its sums, ``y`` is missing or does not fit the labels of the model, or
+            there are ``classes`` and ``y`` is a matrix.
             The model is then unchanged.
         InputError
             If a value is invalid.
@@ -145,8 +148,8 @@ class Updatable:
         [['camping']]
         """
         if not hasattr(self, "scorer_"):
-            return self._first(lambda model: model.fit(X, y))
-        corpus = self._corpus_to_add(X, y)
+            return self._first(lambda model: model._fit(X, y, classes))
+        corpus = self._corpus_to_add(X, y, classes)
         # Equal documents in memory may be added twice, and then count as different documents.
         name, known = corpus.digest, {name for name, _ in self.require_sums().corpora}
         while name in known:
@@ -332,15 +335,14 @@ class Updatable:
         vars(self).update({name: value for name, value in vars(fitted).items() if name.endswith("_")})
         return self
 
-    def _corpus_to_add(self, X: Any, y: Any) -> MemoryCorpus:
+    def _corpus_to_add(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> MemoryCorpus:
         """Return documents in memory as a corpus over the words of the model."""
         if y is None:
             raise UsageError("requires y to be passed, but the target y is None: labels are needed")
-        block, (y, _) = self._block(X, 1), checked_targets(y)
-        names = column_names(y)
+        block, (y, form) = self._block(X, 1), checked_targets(y)
+        names, new = column_names(y), first_names(y, form, classes)
         if (lists := as_label_lists(y)) is not None:
-            like = SimpleNamespace(vocabulary=(), label_names=self.label_names_, settings={})
-            y, names, _ = label_columns_of(lists, like)
+            y, names, _ = label_columns_of(lists, list(dict.fromkeys([*self.label_names_, *(new or ())])))
         elif names is None:
             names = self.label_names_
             if y.shape[1] != len(names):
