@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,8 +12,10 @@ import numpy as np
 
 from distmom.corpus.readers.part import Summary, Unlabelled, lookup
 from distmom.corpus.readers.spec import Spec
-from distmom.corpus.tokenize import choose_words
+from distmom.corpus.tokenize import choose_words, unspaced_phrase
 from distmom.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 
 class Named(Protocol):
@@ -134,6 +137,12 @@ def word_columns(
         fixed = like.vocabulary if like is not None else vocabulary
         if fixed is None:
             tokenizer = spec.tokenizer
+            phrase = unspaced_phrase(survey.document_frequency) if tokenizer.analyzer == "word" else None
+            if phrase is not None:
+                logger.warning(
+                    "%s: most words are phrases of a script that has no spaces, such as %r: separate their words "
+                    "by spaces, or use pairs of characters (--analyzer char --ngrams 2)", spec.path, phrase[:40],
+                )  # fmt: skip
             fixed = choose_words(
                 survey.document_frequency, survey.n_documents, tokenizer.min_df, tokenizer.max_df
             )

@@ -109,7 +109,7 @@ def ingest(
     ngram_max: int = 1,
     lowercase: bool = True,
     min_word_length: int = 2,
-    token_pattern: str = Tokenizer.token_pattern,
+    token_pattern: str | None = None,
     ngram_min: int = 1,
     analyzer: str = "word",
     shard_documents: int = 20_000,
@@ -150,7 +150,7 @@ def ingest(
     ngram_max : int, default=1
     lowercase : bool, default=True
     min_word_length : int, default=2
-    token_pattern : str
+    token_pattern : str, optional
     ngram_min : int, default=1
     analyzer : {"word", "char", "char_wb"}, default="word"
         How text is split into words or n-grams of characters, see `Tokenizer`.

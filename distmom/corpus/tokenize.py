@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
+from itertools import islice
 from typing import Any
 
 from distmom.errors import UsageError
@@ -18,11 +20,24 @@ others ought our ours ourselves out over own per rather same shall she should si
 the their theirs them themselves then there these they this those through thus to too under until up upon
 us very was we were what when where whether which while who whom whose why will with within without would
 yet you your yours yourself yourselves"""
+#: a letter of any script; also signs that count as numbers but not as digits
+_LETTER = r"[^\W\d_]"
+#: code points among which are all combining marks but variants of Chinese characters
+_MARKS_WITHIN = (0x300, 0x20000)
+#: characters without width that shape words of Persian and of Indian languages
+_JOINERS = "\u200c\u200d"
+#: words of scripts without spaces: Thai, Lao, Burmese, Khmer, Japanese and Chinese
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]+"
+)
+#: length on average from which such words are phrases: words are shorter in all of these languages
+_PHRASE_LENGTH = 8
+#: number of words that are looked at
+_N_LOOKED_AT = 10_000
 #: English words that say little about the subject of a text
 ENGLISH_STOP_WORDS = tuple(_ENGLISH.split())
 #: what n-grams are made of: words, the characters of the text, or the characters of each word alone
 ANALYZERS = ("word", "char", "char_wb")
-_WORD_PATTERN = r"[^\W\d_]+"
 
 
 @dataclass(frozen=True)
@@ -51,8 +66,9 @@ class Tokenizer:
         Whether text is converted to lower case.
     min_word_length : int, default=2
         Minimum number of characters in a word.
-    token_pattern : str
-        Regular expression that matches a word. The default matches runs of letters of any script.
+    token_pattern : str, optional
+        Regular expression that matches a word. By default, words are runs of letters of any script, with the marks
+        that many scripts combine with letters.
     ngram_min : int, default=1
         Minimum n of the n-grams. By default single words, or single characters, are features too.
     analyzer : {"word", "char", "char_wb"}, default="word"
@@ -71,7 +87,7 @@ class Tokenizer:
     ngram_max: int = 1
     lowercase: bool = True
     min_word_length: int = 2
-    token_pattern: str = _WORD_PATTERN
+    token_pattern: str | None = None
     ngram_min: int = 1
     analyzer: str = "word"
 
@@ -93,6 +109,8 @@ class Tokenizer:
             raise UsageError(
                 f"stop_words: do not go with analyzer={self.analyzer!r}, whose n-grams are no words"
             )
+        if self.token_pattern is None:
+            return
         try:
             pattern = re.compile(self.token_pattern)
         except re.error as error:
@@ -122,16 +140,15 @@ class Tokenizer:
             for text in texts:
                 yield grams(self._normalised(text), self.ngram_min, self.ngram_max)
             return
-        if self.token_pattern == _WORD_PATTERN:
-            # With the default pattern the minimum length can be part of the pattern, which is faster.
-            find, shortest = re.compile(rf"[^\W\d_]{{{self.min_word_length},}}").findall, 1
-        else:
-            find, shortest = re.compile(self.token_pattern).findall, self.min_word_length
-        stop = frozenset(self.stop_words)
+        shortest, stop = self.min_word_length, frozenset(self.stop_words)
+        # The minimum length can be part of the pattern of letters without marks, which is faster.
+        ascii_words = re.compile(rf"{_LETTER}{{{shortest},}}") if self.token_pattern is None else None
+        pattern = re.compile(_words_with_marks() if self.token_pattern is None else self.token_pattern)
         for text in texts:
-            found = find(self._normalised(text))
-            if shortest > 1:
-                found = [word for word in found if len(word) >= shortest]
+            if ascii_words is not None and text.isascii():
+                found = ascii_words.findall(self._normalised(text))
+            else:
+                found = [word for word in pattern.findall(self._normalised(text)) if len(word) >= shortest]
             if stop:
                 found = [word for word in found if word not in stop]
             if self.ngram_max > 1:
@@ -141,6 +158,20 @@ class Tokenizer:
     def _normalised(self, text: str) -> str:
         composed = text if text.isascii() else unicodedata.normalize("NFC", text)
         return composed.lower() if self.lowercase else composed
+
+
+@cache
+def _words_with_marks() -> str:
+    """Return a pattern of letters, the marks combined with them, and the joiners between them."""
+    runs: list[list[int]] = []
+    for point in range(*_MARKS_WITHIN):
+        if unicodedata.category(chr(point)).startswith("M"):
+            if runs and runs[-1][1] == point - 1:
+                runs[-1][1] = point
+            else:
+                runs.append([point, point])
+    marks = "".join(f"{chr(first)}-{chr(last)}" for first, last in runs)
+    return rf"{_LETTER}+(?:(?:[{marks}]|[{_JOINERS}](?={_LETTER}))+{_LETTER}*)*"
 
 
 def _word_grams(words: list[str], shortest: int, longest: int) -> list[str]:
@@ -174,3 +205,18 @@ def choose_words(
     most = max_df * n_documents if isinstance(max_df, float) else max_df
     kept = [(-count, word) for word, count in document_frequency.items() if min_df <= count <= most]
     return [word for _, word in sorted(kept)]
+
+
+def unspaced_phrase(words: Iterable[str]) -> str | None:
+    """Return a phrase, if most words of texts are phrases of a script that has no spaces; else None.
+
+    Parameters
+    ----------
+    words : iterable of str
+        The words in the order in which they occur; only the first ones are looked at.
+    """
+    found = list(islice(words, _N_LOOKED_AT))
+    unspaced = [word for word in found if _UNSPACED.fullmatch(word)]
+    if 2 * len(unspaced) <= len(found) or sum(map(len, unspaced)) < _PHRASE_LENGTH * len(unspaced):
+        return None
+    return next(word for word in unspaced if len(word) >= _PHRASE_LENGTH)

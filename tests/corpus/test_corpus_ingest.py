@@ -48,6 +48,11 @@ def dense(corpus):
     ("options", "text", "expected"),
     [
         ({}, "The cat's 3 cats_x, ÉTÉ e\u0301te\u0301 a", ["the", "cat", "cats", "été", "été"]),
+        ({}, "हिन्दी में पढ़ें தமிழ் বাংলা", ["हिन्दी", "में", "पढ़ें", "தமிழ்", "বাংলা"]),
+        ({}, "العربيّة لُغَةٌ ภาษาไทยที่ \u0301x\u0323y 3\u0301", ["العربيّة", "لُغَةٌ", "ภาษาไทยที่", "x\u0323y"]),
+        ({}, "می\u200cخواهم\u200c کتاب", ["می\u200cخواهم", "کتاب"]),  # noqa: RUF001
+        ({"min_word_length": 4}, "ไทย ที่นี่", ["ที่นี่"]),
+        ({"token_pattern": r"[^\W\d_]+"}, "में ab", ["ab"]),
         ({"lowercase": False}, "The the", ["The", "the"]),
         ({"min_word_length": 1}, "a bc", ["a", "bc"]),
         ({"min_word_length": 3}, "a bc def", ["def"]),
@@ -71,6 +76,29 @@ def test_tokenizer(options, text, expected):
     tokenizer = Tokenizer(**options)
     assert list(tokenizer.words([text])) == [expected]
     assert Tokenizer.from_settings(tokenizer.settings()) == tokenizer
+
+
+@pytest.mark.parametrize(
+    ("texts", "warns"),
+    [
+        (
+            [
+                "今天天气很好我们去公园散步。他喜欢吃苹果和香蕉",
+                "昨天下雨了我们没有出门。今天天气很好我们去公园散步",
+            ],
+            True,
+        ),
+        (["今天 天气 很好 我们 去 公园 散步", "昨天 下雨 了 我们 没有 出门 今天"], False),
+        (["ภาษาไทยเป็นภาษาที่สวยงาม", "ภาษาไทยเป็นภาษาที่สวยงาม"], True),
+        (["the cat sat with 今天天气很好我们去公园散步", "the cat sat"], False),
+    ],
+)
+def test_texts_without_spaces_are_reported_with_what_to_do(texts, warns, caplog):
+    text_corpus(texts, min_df=1)
+    assert ("use pairs of characters (--analyzer char --ngrams 2)" in caplog.text) == warns
+    caplog.clear()
+    text_corpus(texts, min_df=1, analyzer="char", ngram_min=2, ngram_max=2)
+    assert not caplog.text
 
 
 @pytest.mark.parametrize(
