@@ -88,14 +88,35 @@ def simplex_weights(
 ) -> np.ndarray:
     """Approximate rows by mixtures of anchor rows, by least squares over the simplex.
 
-    Projected gradient with momentum (FISTA), which is reset for rows where it leads uphill (O'Donoghue and Candes,
-    "Adaptive restart for accelerated gradient schemes", 2015). The step size is the inverse of the largest
-    eigenvalue of the anchors' Gram matrix.
-
     Parameters
     ----------
     rows : ndarray of shape (n, r)
     anchors : ndarray of shape (k, r)
+    n_iter, tolerance
+        As for `simplex_minima`.
+
+    Returns
+    -------
+    ndarray of shape (n, k)
+        Non-negative weights; rows sum to 1.
+    """
+    return simplex_minima(anchors @ anchors.T, rows @ anchors.T, n_iter, tolerance)
+
+
+def simplex_minima(
+    gram: np.ndarray, linear: np.ndarray, n_iter: int = 500, tolerance: float = 1e-5
+) -> np.ndarray:
+    """Minimise ``w'Gw / 2 - l'w`` over the simplex for every row l.
+
+    Projected gradient with momentum (FISTA), which is reset for rows where it leads uphill (O'Donoghue and Candes,
+    "Adaptive restart for accelerated gradient schemes", 2015). The step size is the inverse of the largest
+    eigenvalue of G.
+
+    Parameters
+    ----------
+    gram : ndarray of shape (k, k)
+        G, symmetric and positive semidefinite.
+    linear : ndarray of shape (n, k)
     n_iter : int, default=500
         Maximum number of iterations.
     tolerance : float, default=1e-5
@@ -106,12 +127,10 @@ def simplex_weights(
     ndarray of shape (n, k)
         Non-negative weights; rows sum to 1.
     """
-    gram = anchors @ anchors.T
     step = 1.0 / max(float(np.linalg.eigvalsh(gram)[-1]), np.finfo(float).tiny)
-    linear = rows @ anchors.T
-    found = np.full(linear.shape, 1.0 / len(anchors))
-    weights, ahead, momentum = found.copy(), found.copy(), np.ones(len(rows))
-    left = np.arange(len(rows))
+    found = np.full(linear.shape, 1.0 / len(gram))
+    weights, ahead, momentum = found.copy(), found.copy(), np.ones(len(linear))
+    left = np.arange(len(linear))
     for i in range(1, n_iter + 1):
         after = ahead - step * (ahead @ gram - linear)
         _project_rows(after)

@@ -39,20 +39,49 @@ def shifts(alpha0: float) -> tuple[float, float, float]:
 
 def second_moment(m1: np.ndarray, e2: np.ndarray, alpha0: float) -> np.ndarray:
     """Return M2 from M1 (r,) and E2 (r, r)."""
+    return second_cross_moment(m1, m1, e2, alpha0)
+
+
+def second_cross_moment(first: np.ndarray, second: np.ndarray, e2: np.ndarray, alpha0: float) -> np.ndarray:
+    """Return M2 of two views with means of their own, (r,) and (s,), from their E2 (r, s)."""
     a, _, _ = shifts(alpha0)
-    return np.asarray(e2 - a * np.outer(m1, m1))
+    return np.asarray(e2 - a * np.outer(first, second))
 
 
 def third_moment(m1: np.ndarray, e2: np.ndarray, e3: np.ndarray, alpha0: float) -> np.ndarray:
     """Return M3 from M1 (r,), E2 (r, r) and E3 (r, r, r)."""
+    return third_cross_moment((m1, m1, m1), (e2, e2, e2.T), e3, alpha0)
+
+
+def third_cross_moment(
+    means: tuple[np.ndarray, np.ndarray, np.ndarray],
+    pairs: tuple[np.ndarray, np.ndarray, np.ndarray],
+    e3: np.ndarray,
+    alpha0: float,
+) -> np.ndarray:
+    """Return M3 of three views with means of their own (ECA paper, section 4.4).
+
+    Parameters
+    ----------
+    means : tuple of ndarray of shape (r_t,)
+        M1 of every view.
+    pairs : tuple of ndarray of shape (r_s, r_t)
+        E2 of views 1 and 2, 1 and 3, and 2 and 3.
+    e3 : ndarray of shape (r_1, r_2, r_3)
+    alpha0 : float
+
+    Returns
+    -------
+    ndarray of shape (r_1, r_2, r_3), float64
+    """
     _, b, c = shifts(alpha0)
     if b == 0.0:
         return np.asarray(e3)
-    mixed = np.multiply.outer(e2, m1)
-    out = np.asarray(e3 - b * mixed)
-    out -= b * mixed.transpose(0, 2, 1)
-    out -= b * mixed.transpose(2, 1, 0)
-    out += c * np.multiply.outer(np.outer(m1, m1), m1)
+    first, second, third = means
+    out = np.asarray(e3 - b * np.multiply.outer(pairs[0], third))
+    out -= b * np.multiply.outer(pairs[1], second).transpose(0, 2, 1)
+    out -= b * np.multiply.outer(pairs[2], first).transpose(2, 0, 1)
+    out += c * np.multiply.outer(np.outer(first, second), third)
     return out
 
 

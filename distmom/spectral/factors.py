@@ -26,12 +26,19 @@ from distmom.spectral.run import unknown
 
 logger = logging.getLogger(__name__)
 
+#: distributions of hidden vectors
+PRIORS = ("independent", "dirichlet")
 #: orders of the moments that are used, by the name of the choice
 ORDERS = {"3": (3,), "4": (4,), "both": (3, 4)}
 #: pairs of directions with which the fourth moment is contracted; the number of factors if that is larger
 N_PAIRS = 66
 #: share of the least possible skewness above which a deficit is attributed to sampling
 LEAST_SKEWNESS = 0.5
+
+
+def moment_alpha0(prior: str, alpha0: float) -> float:
+    """Return the alpha0 of the moments: infinite, for central moments, with independent factors."""
+    return float(alpha0) if prior == "dirichlet" else math.inf
 
 
 @dataclass(frozen=True)

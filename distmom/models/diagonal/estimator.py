@@ -38,7 +38,7 @@ from distmom.models.diagonal.fitting import (
 from distmom.models.diagonal.pictures import pictures_of
 from distmom.models.diagonal.posterior import DiagonalAssignPass, DiagonalEMPass, Diagonals, Posterior
 from distmom.models.diagonal.recovery import Estimate, recover_by_partitions, view_scales
-from distmom.models.multiview.fitting import load_moments
+from distmom.models.multiview.decomposition import load_moments
 from distmom.moments.diagonal import ColumnMomentsPass, ViewSquaresPass
 from distmom.moments.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
 from distmom.moments.product import N_GROUPS

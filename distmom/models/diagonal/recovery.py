@@ -17,7 +17,7 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
-from distmom.models.multiview.fitting import decomposed, extended
+from distmom.models.multiview.decomposition import decomposed, extended
 from distmom.moments.diagonal import ColumnMoments
 from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments
 from distmom.spectral.run import unknown
@@ -83,7 +83,7 @@ def view_scales(views: np.ndarray) -> np.ndarray:
 
 
 def decomposed_views(moments: GroupMoments, k: int, method: str) -> AlignedViews:
-    """Return `distmom.models.multiview.fitting.decomposed`; a single component needs no decomposition."""
+    """Return `distmom.models.multiview.decomposition.decomposed`; a single component needs no decomposition."""
     if k > 1:
         return decomposed(moments, k, method)
     diagnostics = {

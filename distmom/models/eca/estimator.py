@@ -31,14 +31,21 @@ from distmom.moments.views import ViewMeanPass, ViewMomentsPass
 from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
-from distmom.spectral.factors import N_PAIRS, ORDERS, White, admissible, decompose_cumulants, separation
+from distmom.spectral.factors import (
+    N_PAIRS,
+    ORDERS,
+    PRIORS,
+    White,
+    admissible,
+    decompose_cumulants,
+    moment_alpha0,
+    separation,
+)
 from distmom.spectral.inputs import check_n_features
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
-
-PRIORS = ("independent", "dirichlet")
 
 
 @dataclass(frozen=True)
@@ -265,7 +272,7 @@ class ECA(SpectralEstimator):
     @property
     def _alpha0(self) -> float:
         """The alpha0 of the moments: infinite for central moments."""
-        return float(self.alpha0) if self.prior == "dirichlet" else math.inf
+        return moment_alpha0(self.prior, self.alpha0)
 
     def _origin(self, engine: Engine, mean: np.ndarray, sketch: bool) -> StoredArray | None:
         """Return the vector that passes subtract from every view; None for zero.

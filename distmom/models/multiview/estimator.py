@@ -1,11 +1,12 @@
-"""Mixtures seen through three views of different kinds and sizes, independent given the component of a row.
+"""Components behind three views of different kinds and sizes, which are independent given those of a row.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3 and theorem 3.6. The range of a view is that of its cross moments with the two others. In bases of
 the ranges, the third cross moment is turned into one of copies of the last view (`distmom.spectral.three_views`),
 whose decomposition gives the conditional means of all views with their components in one order. With products of
 columns (section 4.3), views of few columns tell more components apart. Iterations of expectation and maximisation
-(EM) start from the moments and use all views together.
+(EM) start from the moments and use all views together. Rows of several components have the moments of a mixture
+after a correction (`distmom.models.multiview.decomposition`).
 """
 
 from __future__ import annotations
@@ -17,45 +18,38 @@ from math import comb
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
-from distmom.blas import one_blas_thread
-from distmom.engine import Engine, StoredRows, TallResult
-from distmom.errors import InputError, UsageError
+from distmom.engine import Engine, TallResult
+from distmom.errors import UsageError
 from distmom.linalg import METHODS
+from distmom.models.multiview.decomposition import decomposed, load_moments
 from distmom.models.multiview.em import refined
+from distmom.models.multiview.fitted import FittedViews
 from distmom.models.multiview.fitting import (
     Conditional,
     MultiViewState,
     averages_of,
-    decomposed,
-    load_moments,
     next_basis,
     recovered,
     state_of,
 )
 from distmom.models.multiview.inputs import joined_views, widths_of
-from distmom.models.multiview.pictures import pictures_of
-from distmom.models.multiview.posterior import RowScoresPass, shares_of
-from distmom.models.posteriors import normalise
 from distmom.moments.multiview import (
     MultiViewColumnsPass,
     MultiViewMomentsPass,
     MultiViewSketchPass,
     lifted_widths,
-    squared_distances,
-    view_slices,
 )
 from distmom.moments.product import N_GROUPS
 from distmom.spectral.basis import unknown_columns
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import basis_slabs
-from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
-from distmom.spectral.inputs import check_n_features
+from distmom.spectral.estimator import layer_parameter, place_parameter
+from distmom.spectral.factors import PRIORS, moment_alpha0
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.tables import check_column_names, corpus_of_rows, corpus_of_views
+from distmom.spectral.tables import corpus_of_rows, corpus_of_views
 from distmom.spectral.three_views import AlignedViews
 
 #: EM passes by default
@@ -64,18 +58,29 @@ _N_EM_ITER = 5
 _MOST_COLUMNS = 10_000_000
 
 
-class MultiView(SpectralEstimator):
+class MultiView(FittedViews):
     """Mixture seen through three views that are independent given the component of a row.
+
+    With ``alpha0`` above 0 a row has shares h of several components, with a Dirichlet law, and with
+    ``prior="independent"`` independent factors h: views are independent given h, with means that are linear in h.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
         Mean of every column in every component, the columns of the views side by side; components are in one
-        order in all views, by descending weight.
-    weights_ : ndarray of shape (n_components,)
-        Probabilities of the components; they sum to one.
+        order in all views, by descending weight. For independent factors, the effect of every factor on every
+        column, for variance one and positive skewness of the factor, by descending skewness.
+    weights_ : ndarray of shape (n_components,) or None
+        Probabilities of the components, or their average shares; they sum to one. None for independent factors.
+    alpha_ : ndarray of shape (n_components,) or None
+        Parameters of the Dirichlet law: ``alpha0 * weights_``. None without such a law.
+    skewness_ : ndarray of shape (n_components,) or None
+        Of independent factors; None without these.
+    mean_ : ndarray of shape (n_features,) or None
+        Mean of every column, for independent factors; None without these.
     variances_ : ndarray of shape (n_features,)
-        Variance of every column within components, on average over the components.
+        Variance of every column within components, on average over the components; with several components or
+        factors in a row, the variance given these, on average over all rows.
     coefficients_ : ndarray of shape (n_features, n_components) or None
         Of the linear scores by which EM and `predict_proba` read rows; None without EM passes.
     widths_ : list of int
@@ -85,6 +90,7 @@ class MultiView(SpectralEstimator):
         ``residual`` the share of the whitened third moment that the components do not explain; ``conditioning``
         the singular value number n_components as a share of the largest, of the cross moments of views 1 and 2,
         1 and 3, and 2 and 3; ``explained`` the share of the variance of each view that lies between components;
+        ``proportions_disagreement`` how far average shares by the moments differ from those by the means of views;
         ``log_likelihoods`` the average per row before each EM pass, less that of a single component;
         ``corrected`` whether the pass after EM has corrected the means (see docs/multiview.md).
     vocabulary_ : list of str
@@ -109,12 +115,23 @@ class MultiView(SpectralEstimator):
     matched_by = "components_"
     reads = ("dense", "csr")
     capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
-    shown = ("asymmetry", "residual", "sum_weights", "conditioning", "explained", "corrected")
+    shown = (
+        "asymmetry", "residual", "sum_weights", "proportions_disagreement", "conditioning", "explained",
+        "corrected",
+    )  # fmt: skip
 
     n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)
     widths: str | Sequence[int] | None = parameter(
         "Numbers of columns of the three views, in the order of the columns of a row, such as 7,5,11.",
         default=None, kind=str, none=True, unset="those of the views given to fit",
+    )  # fmt: skip
+    prior: str = parameter(
+        "Distribution of what is hidden in a row: shares of components, or independent factors.",
+        default="dirichlet", choices=PRIORS,
+    )  # fmt: skip
+    alpha0: float = parameter(
+        "Sum of the Dirichlet parameters; 0 means one component per row. Used with prior=dirichlet only.",
+        default=0.0, least=0,
     )  # fmt: skip
     lift: int = parameter(
         "Largest number of columns of a view that are multiplied: 2 and more for more components than columns.",
@@ -127,7 +144,8 @@ class MultiView(SpectralEstimator):
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     n_em_iter: int | None = parameter(
         "Iterations of expectation and maximisation after the moments, one pass each.",
-        default=None, kind=int, least=0, none=True, unset=f"{_N_EM_ITER}, and 0 where columns are multiplied",
+        default=None, kind=int, least=0, none=True,
+        unset=f"{_N_EM_ITER}, and 0 where columns are multiplied or a row has several components",
     )  # fmt: skip
     em_correction: bool = parameter(
         "Whether one more pass after EM corrects its means where columns are not Gaussian.", default=True
@@ -140,8 +158,6 @@ class MultiView(SpectralEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.positive_only = False
         return tags
-
-    # Fit
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit rows in memory.
@@ -175,6 +191,7 @@ class MultiView(SpectralEstimator):
         """Check that the parameters are valid and suit a corpus; else a UsageError."""
         super().check(corpus)
         k, widths = self.n_components, self._widths(corpus)
+        self._check_mixed()
         if self.lift > 1 and (n := sum(lifted_widths(widths, self.lift))) > _MOST_COLUMNS:
             raise UsageError(
                 f"lift: expected at most {_MOST_COLUMNS} columns of the views and products of them, got {n} with "
@@ -186,6 +203,11 @@ class MultiView(SpectralEstimator):
                 "distinguishes components by the means of the columns alone"
             )
         narrowest = min(widths)
+        if self.prior == "independent" and k > narrowest:
+            raise UsageError(
+                f"n_components: expected at most {narrowest} independent factors, the number of columns of the "
+                f"narrowest view, got {k}"
+            )
         most, more = (comb(narrowest + degree, degree) for degree in (self.lift, self.lift + 1))
         if k > most:
             products = "" if self.lift == 1 else f" and products of up to {self.lift} columns"
@@ -195,6 +217,26 @@ class MultiView(SpectralEstimator):
             )
         if k > corpus.n_rows:
             raise UsageError(f"n_components: expected at most {corpus.n_rows}, the number of rows, got {k}")
+
+    def _check_mixed(self) -> None:
+        """Refuse what assumes one component per row where there are several; UsageError."""
+        if self._alpha0 == 0.0:
+            return
+        given = "prior='independent'" if self.prior == "independent" else f"alpha0={self.alpha0:g}"
+        if self.lift > 1:
+            raise UsageError(
+                f"lift: expected 1 with {given}, got {self.lift}: products of columns are not linear in the "
+                "components of a row"
+            )
+        if self.n_em_iter:
+            raise UsageError(
+                f"n_em_iter: expected 0 with {given}, got {self.n_em_iter}: EM assumes one component per row"
+            )
+
+    @property
+    def _alpha0(self) -> float:
+        """The alpha0 of the moments: infinite for independent factors."""
+        return moment_alpha0(self.prior, self.alpha0)
 
     def _widths(self, corpus: Any) -> tuple[int, ...]:
         return widths_of(corpus, self.widths, N_GROUPS, "views")
@@ -220,18 +262,18 @@ class MultiView(SpectralEstimator):
         pass_ = sketch
         for _ in range(self.n_power_iter + 1):
             spanned = run.scan(
-                pass_, next_basis, averages, lifted, k, n_slabs,
+                pass_, next_basis, averages, lifted, k, n_slabs, self.prior == "independent",
                 out=TallResult({"basis": unknown_columns(d, r, n_slabs)}, {"rank": r}),
             )  # fmt: skip
             basis, r = spanned.states["basis"], spanned.values["rank"]
             pass_ = replace(sketch, basis=basis, n_columns=r)
         moments = run.scan(replace(of_moments, basis=basis, rank=r))
         aligned = run.small(
-            decomposed, partial(load_moments, moments.directory), k, self.decomposition, where=self.decompose_on,
-            out=AlignedViews(unknown(N_GROUPS, r, k), unknown(k), unknown()),
+            decomposed, partial(load_moments, moments.directory), k, self.decomposition, self._alpha0,
+            where=self.decompose_on, out=AlignedViews(unknown(N_GROUPS, r, k), unknown(k), unknown()),
         )  # fmt: skip
         found = run.rows(
-            recovered, basis, averages, units, widths, self.lift, aligned,
+            recovered, basis, averages, units, widths, self.lift, aligned, self._alpha0,
             out=Conditional(unknown(sum(widths), k), unknown(k)),
         )  # fmt: skip
         coefficients: np.ndarray | None = None
@@ -245,148 +287,14 @@ class MultiView(SpectralEstimator):
             diagnostics = run.rows(_joined, diagnostics, after.diagnostics, out=unknown())
         squares = counted.states["squares"]
         state: MultiViewState = run.rows(
-            state_of, found, units, squares, widths, diagnostics, coefficients, out=unknown()
+            state_of, found, units, squares, widths, diagnostics, coefficients, self._alpha0, out=unknown()
         )
         return state
 
     def _n_em_iter(self) -> int:
         if self.n_em_iter is None:
-            return _N_EM_ITER if self.lift == 1 else 0
+            return _N_EM_ITER if self.lift == 1 and self._alpha0 == 0.0 else 0
         return self.n_em_iter
-
-    # Use
-
-    def views(self) -> list[np.ndarray]:
-        """Return the means of the three views, of shapes (n_components, d_t), components in the same order."""
-        check_is_fitted(self)
-        return [self.components_[:, cut] for cut in view_slices(tuple(self.widths_))]
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probabilities of the components given rows.
-
-        Views count as Gaussian within a component, with covariances that all components share. Without EM passes,
-        their columns count as independent, with the variances ``variances_`` (see docs/multiview.md).
-
-        Parameters
-        ----------
-        X : tuple or list of three arrays or sparse matrices of shape (n_rows, d_t), or one of shape (n_rows, d)
-            As in `fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_rows, n_components), float64
-            Rows sum to one.
-
-        Raises
-        ------
-        UsageError
-            If the views have other columns than those of the fit.
-        InputError
-            If a value is not finite, or views have different numbers of rows.
-        """
-        rows = self._rows(X)
-        with one_blas_thread():
-            return shares_of(rows, *self._scores())[0]
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable component of every row, (n_rows,) int64; parameters as for `predict_proba`."""
-        return np.asarray(self.predict_proba(X).argmax(axis=1))
-
-    def score_samples(self, X: Any) -> np.ndarray:
-        """Return the log-density at every row, (n_rows,) float64.
-
-        Columns count as independent and Gaussian within a component, with the variances ``variances_``.
-        """
-        rows = self._rows(X)
-        variances = np.asarray(self.variances_, np.float64)
-        with one_blas_thread():
-            coefficients, offsets = self._scores_of(self._of_independent_columns())
-            distances = squared_distances(rows, self.weights_ @ self.components_, 1.0 / variances)
-            logs = normalise(np.asarray(rows @ coefficients) + offsets)
-        return np.asarray(logs - 0.5 * (distances + np.log(2.0 * np.pi * variances).sum()))
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the log-likelihood of rows, on average per row; assumptions as for `score_samples`.
-
-        Parameters
-        ----------
-        X : tuple or list of three arrays or sparse matrices of shape (n_rows, d_t), or one of shape (n_rows, d)
-            At least one row; an InputError otherwise.
-        y : None
-            Ignored.
-        """
-        densities = self.score_samples(X)
-        if not len(densities):
-            raise InputError("X: expected at least one row, got none")
-        return float(densities.mean())
-
-    def _rows(self, X: Any) -> Any:
-        """Return the columns of the views of rows side by side, as a fitted model takes them."""
-        check_is_fitted(self)
-        rows, widths = joined_views(X)
-        check_column_names(self, X, None if widths is None else view_slices(tuple(self.widths_)))
-        check_n_features(rows.shape[1], self.n_features_in_, type(self).__name__)
-        if widths is not None and widths != tuple(self.widths_):
-            wanted, got = (", ".join(map(str, each)) for each in (self.widths_, widths))
-            raise UsageError(f"X: expected views of {wanted} columns, got {got}")
-        return rows
-
-    def assign(self, run: Run) -> dict[str, StoredRows]:
-        """Store the component and the probabilities of all components of every row of the corpus of a run.
-
-        Parameters
-        ----------
-        run : Run
-
-        Returns
-        -------
-        dict of str to StoredRows
-            ``components`` (n,), int32, and ``probabilities`` (n, n_components), float32, along rows.
-        """
-        check_is_fitted(self)
-        coefficients, offsets = self._scores()
-        pass_ = RowScoresPass(
-            self.n_features_in_, coefficients=run.put(coefficients), offsets=run.put(offsets),
-            n_components=len(offsets),
-        )  # fmt: skip
-        return run.scan(pass_).rows
-
-    def _scores(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return coefficients and offsets of the linear scores of the components: squares of a row cancel."""
-        own = self.coefficients_
-        return self._scores_of(self._of_independent_columns() if own is None else own)
-
-    def _of_independent_columns(self) -> np.ndarray:
-        return np.ascontiguousarray((self._deviations() / np.asarray(self.variances_, np.float64)).T)
-
-    def _scores_of(self, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        logs = np.log(np.maximum(self.weights_, np.finfo(float).tiny))
-        norms = np.einsum("kd,dk->k", self._deviations(), coefficients)
-        return coefficients, logs - 0.5 * norms - self.weights_ @ self.components_ @ coefficients
-
-    def _deviations(self) -> np.ndarray:
-        """Return the means minus the mean of all rows, accurate where columns are far from zero."""
-        means = np.asarray(self.components_, np.float64)
-        return np.asarray(means - self.weights_ @ means)
-
-    def summary(self) -> dict[str, Any]:
-        return super().summary() | {"weights": [float(f"{x:.6g}") for x in self.weights_]}
-
-    def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
-        """Return what a report draws: weights, shares of variance, and the columns that set components apart.
-
-        Parameters
-        ----------
-        n_top : int, default 10
-            Number of columns per view.
-
-        Returns
-        -------
-        list of dict
-            JSON values, as of `SphericalMixture.pictures`.
-        """
-        check_is_fitted(self)
-        return pictures_of(self, n_top)
 
 
 def _joined(engine: Engine, diagnostics: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

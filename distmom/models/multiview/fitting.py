@@ -1,7 +1,12 @@
-"""Steps of the fit of a mixture of three views: from sums of columns to bases, moments and the state."""
+"""Steps of the fit of a mixture of three views: from sums of columns to bases, moments and the state.
+
+An ``alpha0`` is the sum of the Dirichlet parameters of the components in a row: 0 for one component per row, and
+infinite for independent factors.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,14 +14,13 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, StoredArray, StoredColumns, Tallies, TallResult
-from distmom.engine.directory import load_sums
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.moments.multiview import lifted_widths, own_columns, view_slices
-from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, group_moments
+from distmom.moments.product import N_GROUPS
 from distmom.spectral.layout import array, value
 from distmom.spectral.recovery import Recovery, store_columns
-from distmom.spectral.three_views import AlignedViews, align_views, mean_rows
+from distmom.spectral.three_views import AlignedViews, mean_rows
 
 #: least eigenvalue of a Gram matrix, as a share of the largest, that rounding does not account for
 _LEAST_SHARE = 1e-12
@@ -26,28 +30,37 @@ LEAST_VARIANCE = 1e-3
 _CONSTANT = 1e-12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MultiViewState:
     """The state of a fitted mixture; shapes are those on disk.
 
     Attributes
     ----------
     components : ndarray of shape (d, k)
-        Conditional means of all columns, view by view.
-    weights : ndarray of shape (k,)
+        Conditional means of all columns, view by view; for independent factors, their effects.
+    weights : ndarray of shape (k,) or None
+        None for independent factors.
     variances : ndarray of shape (d,)
     widths : list of int
     diagnostics : dict
     coefficients : ndarray of shape (d, k) or None
         Of the scores by which EM has read rows; None without EM.
+    alpha : ndarray of shape (k,) or None
+        Dirichlet parameters; None for one component per row and for independent factors.
+    skewness : ndarray of shape (k,) or None
+    mean : ndarray of shape (d,) or None
+        Skewness of independent factors, and the mean of all rows; None without such factors.
     """
 
     components: np.ndarray = array("d", "k", transposed=True)
-    weights: np.ndarray = array("k", least=0.0)
+    weights: np.ndarray | None = array("k", least=0.0, optional=True)
     variances: np.ndarray = array("d", least=0.0)
     widths: list[int] = value()
     diagnostics: dict[str, Any] = value()
     coefficients: np.ndarray | None = array("d", "k", types=("<f8",), optional=True)
+    alpha: np.ndarray | None = array("k", least=0.0, optional=True)
+    skewness: np.ndarray | None = array("k", least=0.0, optional=True)
+    mean: np.ndarray | None = array("d", optional=True)
 
 
 @dataclass(frozen=True)
@@ -57,8 +70,10 @@ class Conditional:
     Attributes
     ----------
     deviations : ndarray of shape (d, k)
-        Means of the columns given the components, minus the means of all rows.
+        Means of the columns given the components, minus the means of all rows; for independent factors, the
+        effects of factors of variance one.
     weights : ndarray of shape (k,)
+        In descending order; for independent factors, their skewness.
     """
 
     deviations: np.ndarray
@@ -106,13 +121,17 @@ def next_basis(
     widths: tuple[int, ...],
     k: int,
     n_slabs: int,
+    independent: bool = False,
 ) -> TallResult:
     """Turn the products of a sketch into bases of the ranges of the views.
+
+    The centred cross moments of k components have the rank k - 1, and those of k independent factors the rank k.
 
     A basis is ``B_t = D_t Q_t``, with D_t the factors of the columns and r columns of Q_t that span the range:
     they are orthonormal up to rounding, or, where a view has a lower rank, a projection of orthonormal columns.
     """
     sketch = tallies.tall["sketch"]
+    least = k if independent else k - 1
     grams = engine.map_rows(_grams, (sketch, averages), sketch.n_rows, {}, widths, 1.0)[1]["grams"]
     found = []
     for t, gram in enumerate(grams):
@@ -123,10 +142,10 @@ def next_basis(
         with one_blas_thread():
             values, vectors = np.linalg.eigh(gram)
         kept = np.flatnonzero((values > _LEAST_SHARE * values[-1]) & (values > 0.0))[::-1]
-        if len(kept) < k - 1:
+        if len(kept) < least:
             raise NumericalError(
                 f"the centred cross moments of view {t + 1} with the other views have rank {len(kept)}, and {k} "
-                f"components need rank {k - 1}; use fewer components, or a view that tells them apart"
+                f"components need rank {least}; use fewer components, or a view that tells them apart"
             )
         found.append((vectors[:, kept], values[kept]))
     factors = _rotated(grams, found)
@@ -188,39 +207,6 @@ def _times_factors(
     return {"it": np.concatenate(parts)}, {}
 
 
-def load_moments(directory: str) -> GroupMoments:
-    """Return the moments that a committed pass has added up."""
-    return group_moments(load_sums(directory)[0])
-
-
-def extended(moments: GroupMoments) -> GroupMoments:
-    """Return the moments of views with a first coordinate that is one in every row.
-
-    Centred views have linearly dependent conditional means; with the coordinate they are linearly independent if
-    the means are affinely independent.
-    """
-    means, pairs, triples = moments.means, moments.pairs, moments.triples
-    n = means.shape[1] + 1
-    more_means = np.concatenate([np.ones((N_GROUPS, 1)), means], axis=1)
-    more_pairs, more_triples = np.empty((len(PAIRS), n, n)), np.empty((n, n, n))
-    for i, (s, t) in enumerate(PAIRS):
-        more_pairs[i, 0, :], more_pairs[i, :, 0] = more_means[t], more_means[s]
-        more_pairs[i, 1:, 1:] = pairs[i]
-    more_triples[0], more_triples[:, 0], more_triples[:, :, 0] = more_pairs[2], more_pairs[1], more_pairs[0]
-    more_triples[1:, 1:, 1:] = triples
-    return GroupMoments(more_means, more_pairs, more_triples)
-
-
-def decomposed(moments: GroupMoments, k: int, method: str) -> AlignedViews:
-    """Decompose the moments, and measure how well views tell components apart; runs on the scheduler node."""
-    moments = extended(moments)
-    found = align_views(moments, k, method)
-    with one_blas_thread():
-        values = [np.linalg.svd(moments.pair(*pair), compute_uv=False) for pair in PAIRS]
-    diagnostics = {**found.diagnostics, "conditioning": [float(each[k - 1] / each[0]) for each in values]}
-    return AlignedViews(found.means[:, 1:], found.weights, diagnostics)
-
-
 def recovered(
     engine: Engine,
     basis: StoredColumns,
@@ -229,6 +215,7 @@ def recovered(
     widths: tuple[int, ...],
     degree: int,
     found: AlignedViews,
+    alpha0: float,
 ) -> Conditional:
     """Bring conditional means back from the bases to the columns, components by descending weight.
 
@@ -245,6 +232,7 @@ def recovered(
     degree : int
         Largest degree of products.
     found : AlignedViews
+    alpha0 : float
     """
     lifted, k = lifted_widths(widths, degree), len(found.weights)
     grams = engine.map_rows(_grams, (basis, averages), sum(lifted), {}, lifted, -1.0)[1]["grams"]
@@ -265,9 +253,8 @@ def recovered(
         deviations = deviations[at]
         deviations[varying] /= (scales**2 * factors)[varying, None]
     order = np.argsort(-found.weights, kind="stable")
-    return Conditional(
-        np.ascontiguousarray(deviations[:, order]), np.sort(found.weights)[::-1] / found.weights.sum()
-    )
+    total = found.weights.sum() if math.isfinite(alpha0) else 1.0
+    return Conditional(np.ascontiguousarray(deviations[:, order]), np.sort(found.weights)[::-1] / total)
 
 
 def state_of(
@@ -278,8 +265,9 @@ def state_of(
     widths: tuple[int, ...],
     diagnostics: dict[str, Any],
     coefficients: np.ndarray | None,
+    alpha0: float,
 ) -> MultiViewState:
-    """Return the state of a model, with the variances within components that its means leave.
+    """Return the state of a model, with the variances of the columns that its components leave.
 
     Parameters
     ----------
@@ -292,18 +280,30 @@ def state_of(
     diagnostics : dict
     coefficients : ndarray of shape (d, k) or None
         Of scores, after EM.
+    alpha0 : float
     """
+    independent = math.isinf(alpha0)
     mean, factors = np.asarray(units.load(), np.float64).T
     varying = factors > 0.0
     mean_squares = np.asarray(squares.parts[0].load(), np.float64)[:, 0]
     variances = variances_of(mean, mean_squares)
-    between = of.deviations**2 @ of.weights
+    # Shares h have the covariance (diag(p) - pp') / (alpha0 + 1).
+    between = (
+        (of.deviations**2).sum(axis=1) if independent else of.deviations**2 @ of.weights / (alpha0 + 1.0)
+    )
     within = np.maximum(variances - between, LEAST_VARIANCE * variances)
     # A constant column tells no components apart, whatever its variance.
     within[~varying] = 1.0
     shares = np.divide(between, variances, out=np.zeros(len(mean)), where=varying)
     explained = [float(shares[cut].sum() / max(1, int(varying[cut].sum()))) for cut in view_slices(widths)]
     return MultiViewState(
-        of.deviations + mean[:, None], of.weights, within, list(widths), diagnostics | {"explained": explained},
-        coefficients,
-    )  # fmt: skip
+        components=of.deviations if independent else of.deviations + mean[:, None],
+        weights=None if independent else of.weights,
+        variances=within,
+        widths=list(widths),
+        diagnostics=diagnostics | {"explained": explained},
+        coefficients=coefficients,
+        alpha=alpha0 * of.weights if 0.0 < alpha0 < math.inf else None,
+        skewness=of.weights if independent else None,
+        mean=mean if independent else None,
+    )

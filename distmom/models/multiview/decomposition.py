@@ -1,0 +1,122 @@
+"""The decomposition of the moments of three views, for rows of one component and of several.
+
+Source: Anandkumar, Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation", section 4.4
+and Algorithm 4. A row has a hidden vector h, and its views are independent given h, with means ``O_t h``. For
+shares h with a Dirichlet law, moments corrected for alpha0 by the mean of every view (`distmom.moments.dirichlet`)
+are, up to their factors,
+
+    sum_i p_i O_si O_ti'          sum_i p_i O_1i (x) O_2i (x) O_3i          p_i = alpha_i / alpha0
+
+which is what a mixture of components with the weights p_i has. For independent factors, central moments are
+
+    sum_i C_si C_ti'              sum_i gamma_i C_1i (x) C_2i (x) C_3i
+
+with C_ti the column of O_t times the standard deviation of factor i, and gamma_i its skewness: those of a mixture
+with the weights ``gamma_i^-2`` and the means ``gamma_i C_ti``. One decomposition serves all.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from distmom.blas import one_blas_thread
+from distmom.engine.directory import load_sums
+from distmom.errors import NumericalError
+from distmom.moments.dirichlet import second_cross_moment, third_cross_moment
+from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, group_moments
+from distmom.spectral.three_views import AlignedViews, align_views
+
+#: skewness of a factor up to which rounding accounts for it
+_ROUNDING = 1e-8
+
+
+def load_moments(directory: str) -> GroupMoments:
+    """Return the moments that a committed pass has added up."""
+    return group_moments(load_sums(directory)[0])
+
+
+def extended(moments: GroupMoments) -> GroupMoments:
+    """Return the moments of views with a first coordinate that is one in every row.
+
+    Centred views have linearly dependent conditional means; with the coordinate they are linearly independent if
+    the means are affinely independent.
+    """
+    means, pairs, triples = moments.means, moments.pairs, moments.triples
+    n = means.shape[1] + 1
+    more_means = np.concatenate([np.ones((N_GROUPS, 1)), means], axis=1)
+    more_pairs, more_triples = np.empty((len(PAIRS), n, n)), np.empty((n, n, n))
+    for i, (s, t) in enumerate(PAIRS):
+        more_pairs[i, 0, :], more_pairs[i, :, 0] = more_means[t], more_means[s]
+        more_pairs[i, 1:, 1:] = pairs[i]
+    more_triples[0], more_triples[:, 0], more_triples[:, :, 0] = more_pairs[2], more_pairs[1], more_pairs[0]
+    more_triples[1:, 1:, 1:] = triples
+    return GroupMoments(more_means, more_pairs, more_triples)
+
+
+def diagonal_moments(moments: GroupMoments, alpha0: float) -> GroupMoments:
+    """Return the pairs and triples that a mixture of the components would have.
+
+    Parameters
+    ----------
+    moments : GroupMoments
+        For shares, of views with a coordinate that is one in every row.
+    alpha0 : float
+        Sum of the Dirichlet parameters; infinite for independent factors. With 0, the moments are as they are.
+    """
+    if alpha0 == 0.0:
+        return moments
+    first, second, third = moments.means
+    pairs = np.stack(
+        [
+            second_cross_moment(moments.means[s], moments.means[t], pair, alpha0)
+            for (s, t), pair in zip(PAIRS, moments.pairs, strict=True)
+        ]
+    )
+    ab, ac, bc = moments.pairs
+    triples = third_cross_moment((first, second, third), (ab, ac, bc), moments.triples, alpha0)
+    if math.isfinite(alpha0):
+        pairs *= alpha0 + 1.0
+        triples *= (alpha0 + 1.0) * (alpha0 + 2.0) / 2.0
+    return GroupMoments(moments.means, pairs, triples)
+
+
+def decomposed(moments: GroupMoments, k: int, method: str, alpha0: float = 0.0) -> AlignedViews:
+    """Decompose the moments, and measure how well views tell components apart; runs on the scheduler node.
+
+    The means are those of the components in the bases, and the effects of factors of variance one if these are
+    independent; the weights are then their skewness.
+
+    Raises
+    ------
+    NumericalError
+        If the moments carry fewer than k components, or an independent factor is not skewed.
+    """
+    independent = math.isinf(alpha0)
+    moments = diagonal_moments(moments if independent else extended(moments), alpha0)
+    found = align_views(moments, k, method)
+    with one_blas_thread():
+        values = [np.linalg.svd(moments.pair(*pair), compute_uv=False) for pair in PAIRS]
+    diagnostics = {**found.diagnostics, "conditioning": [float(each[k - 1] / each[0]) for each in values]}
+    if not independent:
+        if alpha0 > 0.0:
+            diagnostics["proportions_disagreement"] = _disagreement(moments.means, found)
+        return AlignedViews(found.means[:, 1:], found.weights, diagnostics)
+    skewness = found.weights**-0.5
+    if not skewness.min() > _ROUNDING:
+        shown = ", ".join(f"{x:.3g}" for x in skewness)
+        raise NumericalError(
+            "independent factors are found by their skewness, which is zero for "
+            f"{int((skewness <= _ROUNDING).sum())} of {k}: {shown}"
+        )
+    # The weights of factors are no probabilities.
+    del diagnostics["sum_weights"]
+    return AlignedViews(found.means / skewness, skewness, diagnostics)
+
+
+def _disagreement(means: np.ndarray, found: AlignedViews) -> float:
+    """Return the largest difference of average shares by the moments from those by the mean of a view."""
+    with one_blas_thread():
+        by_mean = [np.linalg.pinv(own) @ mean for own, mean in zip(found.means, means, strict=True)]
+    return float(np.abs(np.array(by_mean) - found.weights).max())
