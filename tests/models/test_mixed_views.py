@@ -180,8 +180,12 @@ def errors_of_factors(n, seed):
 
 def test_errors_are_those_of_the_documentation_and_fall_with_the_root_of_the_number_of_rows():
     """Every number of the table is the average over eight seeds."""
-    text = PAGE.read_text(encoding="utf-8").partition("## Several components in a row")[2].partition("\n## ")[0]
-    table = re.findall(r"^\| (shares|factors), ([\d,]+) rows(?:, alpha0=([\d.]+))? \| (.*) \|$", text, re.MULTILINE)
+    text = (
+        PAGE.read_text(encoding="utf-8").partition("## Several components in a row")[2].partition("\n## ")[0]
+    )
+    table = re.findall(
+        r"^\| (shares|factors), ([\d,]+) rows(?:, alpha0=([\d.]+))? \| (.*) \|$", text, re.MULTILINE
+    )
     found = {}
     for name, n_rows, alpha0, numbers in table:
         n, call = int(n_rows.replace(",", "")), errors_of_shares if name == "shares" else errors_of_factors
@@ -200,6 +204,17 @@ def test_errors_are_those_of_the_documentation_and_fall_with_the_root_of_the_num
     for alpha0 in ("0", "0.6", "2.4"):
         assert found["shares", 64_000, alpha0][0] > 3.0 * found["shares", 64_000, ""][0]
         assert found["shares", 64_000, alpha0][3] > found["shares", 64_000, ""][3]
+
+
+def test_the_residual_of_many_rows_is_least_near_the_true_alpha0():
+    """The range that docs/multiview.md states."""
+    for seed in range(4):
+        views, _ = sampled_shares(64_000, seed)
+        residuals = {
+            alpha0: MultiView(3, alpha0=alpha0).fit(views).diagnostics_["residual"]
+            for alpha0 in (0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 2.0, 2.4)
+        }
+        assert 0.8 <= min(residuals, key=residuals.get) <= 1.4
 
 
 def test_shares_are_the_least_squares_over_the_simplex():
@@ -350,17 +365,23 @@ def test_memory_of_reading_rows_stays_within_the_plan():
 
 def test_what_cannot_be_fitted_or_used_is_refused_with_one_sentence():
     views, _ = sampled_shares(300, 0)
-    with pytest.raises(UsageError, match="n_em_iter: expected 0 with alpha0=1.2, got 5: EM assumes one component"):
+    with pytest.raises(
+        UsageError, match=r"n_em_iter: expected 0 with alpha0=1\.2, got 5: EM assumes one component"
+    ):
         MultiView(3, alpha0=1.2, n_em_iter=5).fit(views)
     with pytest.raises(UsageError, match="n_em_iter: expected 0 with prior='independent', got 1"):
         MultiView(3, prior="independent", n_em_iter=1).fit(views)
-    with pytest.raises(UsageError, match="lift: expected 1 with alpha0=0.5, got 2: products of columns are not"):
+    with pytest.raises(
+        UsageError, match=r"lift: expected 1 with alpha0=0\.5, got 2: products of columns are not"
+    ):
         MultiView(3, alpha0=0.5, lift=2).fit(views)
     with pytest.raises(UsageError, match="alpha0: expected at least 0, got -1"):
         MultiView(3, alpha0=-1.0).fit(views)
     with pytest.raises(UsageError, match="prior: expected one of independent, dirichlet, got 'gamma'"):
         MultiView(3, prior="gamma").fit(views)
-    with pytest.raises(UsageError, match="at most 6 independent factors, the number of columns of the narrowest"):
+    with pytest.raises(
+        UsageError, match="at most 6 independent factors, the number of columns of the narrowest"
+    ):
         MultiView(7, prior="independent").fit(views)
     model = MultiView(3, alpha0=1.2).fit(views)
     with pytest.raises(UsageError, match=r"likelihood with one component per row \(alpha0=0\) only"):

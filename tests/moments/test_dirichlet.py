@@ -13,8 +13,10 @@ from distmom.moments.dirichlet import (
     fourth_moment,
     least_skewness,
     proportions,
+    second_cross_moment,
     second_moment,
     shifts,
+    third_cross_moment,
     third_moment,
     third_moment_slices,
     third_moment_steps,
@@ -64,6 +66,24 @@ def test_corrected_moments_are_diagonal_in_the_topics(alpha):
     assert_allclose(proportions(eigenvalues, alpha0), alpha / alpha0, rtol=1e-12)
     scale = topic_factor(alpha0) * eigenvalues * np.sqrt(alpha / (alpha0 * (alpha0 + 1)))
     assert_allclose(scale, 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [(0.3, 0.8, 0.5), (5.0, 1.0, 9.0), (0.01, 0.02, 0.03)])
+def test_corrected_moments_of_views_with_means_of_their_own_are_diagonal(alpha):
+    """Section 4.4 of the ECA paper, with moments about zero in place of central ones."""
+    rng, alpha0, alpha = np.random.default_rng(0), sum(alpha), np.array(alpha)
+    shares = raw_moments(TopicPopulation(alpha, np.eye(3)))
+    views = [rng.normal(size=(n, 3)) for n in (4, 3, 5)]
+    means = tuple(view @ shares[0] for view in views)
+    index = ((0, 1), (0, 2), (1, 2))
+    pairs = tuple(views[s] @ shares[1] @ views[t].T for s, t in index)
+    triples = np.einsum("xyz,ax,by,cz->abc", shares[2], *views)
+    for (s, t), pair in zip(index, pairs, strict=True):
+        found = second_cross_moment(means[s], means[t], pair, alpha0)
+        assert_allclose(found, views[s] * alpha @ views[t].T / (alpha0 * (alpha0 + 1)), atol=1e-13)
+    factors = 2 * alpha / (alpha0 * (alpha0 + 1) * (alpha0 + 2))
+    expected = np.einsum("k,ak,bk,ck->abc", factors, *views)
+    assert_allclose(third_cross_moment(means, pairs, triples, alpha0), expected, atol=1e-13)
 
 
 def test_limits_are_raw_and_central_moments():

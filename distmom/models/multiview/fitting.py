@@ -305,5 +305,5 @@ def state_of(
         coefficients=coefficients,
         alpha=alpha0 * of.weights if 0.0 < alpha0 < math.inf else None,
         skewness=of.weights if independent else None,
-        mean=mean if independent else None,
+        mean=np.ascontiguousarray(mean) if independent else None,
     )
