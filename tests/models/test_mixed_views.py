@@ -19,6 +19,7 @@ from distmom.models import load_model
 from distmom.models.multiview.estimator import MultiView
 from distmom.models.multiview.reading import RowHiddenPass
 from distmom.simulate.views import DirichletPopulation, FactorPopulation, Law, bernoulli
+from distmom.spectral.jackknife import standard_errors
 
 PAGE = Path(__file__).parents[2] / "docs" / "multiview.md"
 WIDTHS = (4, 3, 5)
@@ -320,6 +321,26 @@ def test_a_saved_model_is_the_same_and_its_rows_are_stored(tmp_path, options, sa
     else:
         assert_allclose(stored.pop("factors"), model.transform(X), rtol=1e-5, atol=1e-6)
         assert not stored
+
+
+def test_fewer_components_than_rows_have_still_average_to_the_mean_of_all_rows():
+    views, _ = sampled_shares(2_000, 0)
+    mean = np.hstack(views).mean(axis=0)
+    for k, alpha0 in ((1, 1.0), (1, 50.0), (2, 1.2), (2, 20.0)):
+        model = MultiView(k, alpha0=alpha0).fit(views)
+        assert_allclose(model.weights_ @ model.components_, mean, atol=0.1 if k > 1 else 1e-9)
+    assert (MultiView(1, alpha0=1.0).fit(views).predict_proba(views) == 1.0).all()
+
+
+@pytest.mark.parametrize(("options", "sample", "names"), FITS)
+def test_standard_errors_are_as_large_as_the_errors(options, sample, names):
+    corpus = RowCorpus(np.hstack(sample(4_000, 0)[0]), shard_rows=500)
+    model = MultiView(3, widths=KINDS, **options).fit_corpus(corpus)
+    found = standard_errors(model, corpus)
+    assert set(found) == set(names) - {"variances_", "mean_"}
+    true = parameters()[0] if "alpha0" in options else effects()
+    errors = np.abs(model.components_ - true[matched(model.components_, true)[1]])
+    assert 0.4 < errors.mean() / (found["components_"].mean() * np.sqrt(2.0 / np.pi)) < 2.0
 
 
 def test_pictures_and_summary_name_what_a_row_has():

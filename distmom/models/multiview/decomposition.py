@@ -37,20 +37,21 @@ def load_moments(directory: str) -> GroupMoments:
     return group_moments(load_sums(directory)[0])
 
 
-def extended(moments: GroupMoments) -> GroupMoments:
-    """Return the moments of views with a first coordinate that is one in every row.
+def extended(moments: GroupMoments, constant: float = 1.0) -> GroupMoments:
+    """Return the moments of views with a first coordinate that is constant, 1 by default, in every row.
 
     Centred views have linearly dependent conditional means; with the coordinate they are linearly independent if
     the means are affinely independent.
     """
     means, pairs, triples = moments.means, moments.pairs, moments.triples
     n = means.shape[1] + 1
-    more_means = np.concatenate([np.ones((N_GROUPS, 1)), means], axis=1)
+    more_means = np.concatenate([np.full((N_GROUPS, 1), constant), means], axis=1)
     more_pairs, more_triples = np.empty((len(PAIRS), n, n)), np.empty((n, n, n))
     for i, (s, t) in enumerate(PAIRS):
-        more_pairs[i, 0, :], more_pairs[i, :, 0] = more_means[t], more_means[s]
+        more_pairs[i, 0, :], more_pairs[i, :, 0] = constant * more_means[t], constant * more_means[s]
         more_pairs[i, 1:, 1:] = pairs[i]
-    more_triples[0], more_triples[:, 0], more_triples[:, :, 0] = more_pairs[2], more_pairs[1], more_pairs[0]
+    first, second, third = constant * more_pairs
+    more_triples[0], more_triples[:, 0], more_triples[:, :, 0] = third, second, first
     more_triples[1:, 1:, 1:] = triples
     return GroupMoments(more_means, more_pairs, more_triples)
 
@@ -61,7 +62,7 @@ def diagonal_moments(moments: GroupMoments, alpha0: float) -> GroupMoments:
     Parameters
     ----------
     moments : GroupMoments
-        For shares, of views with a coordinate that is one in every row.
+        For shares, of views with a constant coordinate.
     alpha0 : float
         Sum of the Dirichlet parameters; infinite for independent factors. With 0, the moments are as they are.
     """
@@ -94,7 +95,11 @@ def decomposed(moments: GroupMoments, k: int, method: str, alpha0: float = 0.0) 
         If the moments carry fewer than k components, or an independent factor is not skewed.
     """
     independent = math.isinf(alpha0)
-    moments = diagonal_moments(moments if independent else extended(moments), alpha0)
+    if not independent:
+        # The correction divides the pair of the constant coordinate by alpha0 + 1, and no pair of centred columns.
+        # The coordinate must stay the largest singular direction, also where rows have more components than k.
+        moments = extended(moments, math.sqrt(alpha0 + 1.0))
+    moments = diagonal_moments(moments, alpha0)
     found = align_views(moments, k, method)
     with one_blas_thread():
         values = [np.linalg.svd(moments.pair(*pair), compute_uv=False) for pair in PAIRS]
