@@ -87,7 +87,10 @@ def detect_format(path: str) -> str:
 def _format_of_text(path: str) -> str | None:
     """Return the format of a ``.txt`` file: a header of XMC, or text without tabs; None if it may be another."""
     lines, n = LineReader(path, Tally(path)).take_text(1)
-    first = lines.decode("utf-8", "replace") if n else ""
+    if not n:
+        # An empty file is reported as such by the reader of any format.
+        return "lines"
+    first = lines.decode("utf-8", "replace")
     if re.fullmatch(r"\s*\d+ \d+ \d+\s*", first):
         return "xmc"
     # Words of columns by number have colons, and labels before a text a tab.

@@ -364,6 +364,7 @@ def test_bad_headers_of_xmc(tmp_path, content, message):
         ("x.tsv", b"a\tone\nb\tt\xffwo\n", r":2: encoding: expected UTF-8, got bytes b'.xff"),
         ("x.tsv", "a\tone\nb\tt\0wo\n", r":2: content: expected text, got a NUL byte"),
         ("x.tsv", "", r"at least one document"),
+        ("x.txt", "", r"at least one document"),
         ("x.tsv", "a\tone\nb\ttwo\n", r"vocabulary: expected a word in at least 2"),
         ("x.jsonl", '{"text": "one"}\n{"text": \n', r":2: line: expected a JSON object"),
         ("x.jsonl", '{"text": "one"}\n[1]\n', r":2: line: expected a JSON object, got list"),
