@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils import ClassifierTags
-from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine.state import SLAB_ROWS
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.multilabel.assembly import HeadSettings
@@ -35,26 +33,18 @@ from distmom.models.multilabel.heads import (
     rank_labels,
 )
 from distmom.models.multilabel.kept_sums import KeptSums, check_kept
+from distmom.models.multilabel.latent import LatentReader
 from distmom.models.multilabel.margin import MAX_LABELS
 from distmom.models.multilabel.objective import MEAN, OBJECTIVES, weighs_propensity
-from distmom.models.multilabel.prediction import (
-    TARGET_TYPE,
-    TARGETS,
-    LabelPredictor,
-    checked_targets,
-    first_names,
-    label_type,
-)
+from distmom.models.multilabel.prediction import LabelPredictor
 from distmom.models.multilabel.program import HEADS, fit_heads
 from distmom.models.multilabel.regression import WeightLimits
 from distmom.models.multilabel.scorer import Scorer
 from distmom.models.multilabel.states import StateSettings, check_size
 from distmom.models.multilabel.stored import LatentStates, MultiLabelState, scorer_of, state_of
+from distmom.models.multilabel.targets import TARGET_TYPE, TARGETS, checked_targets, first_names, label_type
 from distmom.models.multilabel.updates import Updatable
-from distmom.models.multilabel.word_states import smoothed_logs
-from distmom.models.topics.fitted import lift_part
 from distmom.moments.features import FEATURES
-from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
@@ -71,7 +61,9 @@ AUTO_STATES = 100
 FEW_DOCUMENTS = 1000
 
 
-class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
+class MultiLabelMoM(
+    Updatable, LabelPredictor, LatentReader, ClassNamePrefixFeaturesOutMixin, SpectralEstimator
+):
     """Rank labels for documents by moments of words and labels.
 
     Attributes
@@ -473,127 +465,3 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
             decompose_on=self.decompose_on,
             cross_moment=self.head != "posterior",
         )
-
-    # Using a fitted model
-
-    def predict_top(self, X: Any, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
-        """Return the k best labels of documents in memory.
-
-        Parameters
-        ----------
-        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
-            As for `predict`.
-        k : int, default 5
-            All labels are returned if there are fewer.
-
-        Returns
-        -------
-        labels : ndarray of shape (n_documents, k), int32
-            By descending score, ties by smaller label.
-        scores : ndarray of shape (n_documents, k), float32
-
-        Raises
-        ------
-        UsageError
-            If the number of words differs from that of the fit.
-        """
-        check_is_fitted(self, "scorer_")
-        k = min(k, self.scorer_.n_labels)
-        return self.scorer_.top(self._block(X), k)
-
-    def decision_function(self, X: Any, labels: Sequence[str] | None = None) -> np.ndarray:
-        """Return the scores of labels as a dense matrix, for small inputs.
-
-        Parameters
-        ----------
-        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
-            As for `predict`.
-        labels : list of str, optional
-            Names of the labels to score, which are then the columns; all by default. Fewer labels take less time.
-
-        Returns
-        -------
-        ndarray of shape (n_documents, n_labels), float32
-            For a model that was fitted to one of two labels per document, and no ``labels``: as in scikit-learn,
-            the preference for the second label, (n_documents,), which is the log-odds of `predict_proba`, or the
-            difference of the scores in a model without probabilities.
-
-        Raises
-        ------
-        UsageError
-            If the number of words differs from that of the fit, or the model lacks one of ``labels``.
-        """
-        check_is_fitted(self, "scorer_")
-        block, scorer = self._block(X), self._scorer_of(labels)
-        parts = [scorer.scores(scorer.query(block.take(rows))) for rows in scorer.blocks(block.n_documents)]
-        scores = np.concatenate(parts) if parts else np.zeros((0, scorer.n_labels), np.float32)
-        if labels is None and self._has_one_label and scorer.n_labels == 2:
-            if scorer.has_probabilities:
-                scores = -np.logaddexp(np.float32(0.0), -scorer.log_odds(scores))
-            return np.asarray(scores[:, 1] - scores[:, 0])
-        return scores
-
-    def state_posteriors(self, X: Any) -> np.ndarray:
-        """Return the posterior probabilities of the latent states, (n_documents, n_states); rows sum to one.
-
-        Multi-label paper, equation 14.
-        """
-        check_is_fitted(self, "components_")
-        return posteriors(self._block(X), self._log_topics(), np.log(self.weights_))[0]
-
-    def _log_topics(self) -> np.ndarray:
-        """Return the logarithms of the smoothed word probabilities, (d, k)."""
-        frequency = self.document_frequency_.astype(np.float64)
-        total = float(np.sum(frequency + 0.5))
-        topics = self.components_.T
-        logs = np.empty(topics.shape, topics.dtype)
-        for start in range(0, len(topics), SLAB_ROWS):
-            rows = slice(start, start + SLAB_ROWS)
-            logs[rows] = smoothed_logs(topics[rows], frequency[rows], total, self.smoothing)
-        return logs
-
-    def topics(self, n_top: int = 10, by: str = "relevance", *, states: bool = False) -> list[dict[str, Any]]:
-        """Return words and labels of every topic, or of every latent state, by descending weight.
-
-        Parameters
-        ----------
-        n_top : int, default 10
-            Number of words, and of labels at most. Labels of a topic are those that are more frequent in it than
-            in the corpus.
-        by : {"relevance", "probability", "lift"}, default "relevance"
-            How words and labels of topics are ranked (see `SpectralLDA.topics`). Those of latent states are ranked
-            by probability.
-        states : bool, default False
-            Return latent states. A model without topics returns them in any case.
-
-        Returns
-        -------
-        list of dict
-            Keys ``state``, the number of the topic or state, ``weight``, ``words`` and ``labels``, the last two
-            lists of (name, probability).
-
-        Raises
-        ------
-        UsageError
-            If ``by`` is unknown, or the model has no latent states where they are requested.
-        """
-        check_is_fitted(self, "scorer_")
-        lift_part(by)
-        if self.corpus_topics_ is not None and not states:
-            return self.corpus_topics_.listed(self.vocabulary_, self.label_names_, n_top, by)
-        if not hasattr(self, "components_"):
-            raise UsageError(f"the model has no latent states: {self.diagnostics_.get('states_error')}")
-
-        def top(row: np.ndarray, names: Sequence[str]) -> list[tuple[str, float]]:
-            order = np.lexsort((np.arange(len(row)), -row))[:n_top]
-            return [(names[i], float(row[i])) for i in order if row[i] > 0]
-
-        return [
-            {
-                "state": int(h),
-                "weight": float(self.weights_[h]),
-                "words": top(self.components_[h], self.vocabulary_),
-                "labels": top(self.label_components_[h], self.label_names_),
-            }
-            for h in np.argsort(-self.weights_, kind="stable")
-        ]

@@ -47,10 +47,10 @@ from distmom.models.multilabel.kept_sums import (
     opened,
 )
 from distmom.models.multilabel.needs import needs
-from distmom.models.multilabel.prediction import checked_targets, first_names
 from distmom.models.multilabel.program import weights_of
 from distmom.models.multilabel.regression import WeightLimits
 from distmom.models.multilabel.scorer import Scorer
+from distmom.models.multilabel.targets import checked_targets, first_names
 from distmom.spectral.aligned import AlignedCorpus, align
 from distmom.spectral.execute import execute
 from distmom.spectral.tables import column_names
