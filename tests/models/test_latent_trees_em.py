@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import zarr
 from helpers import WeightedRows, peak_bytes
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
@@ -11,7 +12,10 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from test_latent_trees import CATERPILLAR, GROUPED, QUARTET, STAR, WIDE, Truth
 
-from distmom.corpus import RowCorpus
+from distmom.cli.main import main
+from distmom.corpus import RowCorpus, open_corpus
+from distmom.errors import UsageError
+from distmom.models import load_model
 from distmom.models.trees.estimator import LatentTree
 from distmom.models.trees.posterior import TreeEMPass
 from distmom.models.trees.structure import Tree
@@ -112,6 +116,58 @@ def test_leaves_of_real_vectors_have_em_passes_on_request():
     assert (np.diff(values) > -1e-12).all()
     assert_allclose(model.transitions_[0], edges[0], atol=1e-8)
     assert_allclose(model.components_, np.hstack(means), atol=1e-7)
+
+
+@pytest.mark.parametrize("tree", [QUARTET, STAR, CATERPILLAR, WIDE])
+def test_states_given_rows_are_those_by_sums_over_all_hidden_states(tree, tmp_path):
+    text, parents, above = tree
+    truth = Truth(parents, above, 2, (3,) * len(above), seed=3)
+    leaves = truth.sample(3_000, 0)
+    model = LatentTree(2, tree=text).fit(leaves)
+    logs = [categories(x, np.maximum(m, 1e-15), None) for x, m in zip(leaves, model.leaves(), strict=True)]
+    p, value = posteriors(parents, above, model.weights_[0], model.transitions_, logs)
+    axes = range(1, len(parents) + 1)
+    single = [p.sum(axis=tuple(a for a in axes if a != h + 1)) for h in range(len(parents))]
+    model.save(tmp_path / "m")
+    for each in (model, load_model(tmp_path / "m")):
+        found = each.predict_proba(leaves)
+        assert_allclose(found, np.stack(single, axis=1), atol=1e-9)
+        assert_allclose(each.predict_proba([csr_array(x) for x in leaves]), found, atol=1e-12)
+        assert_allclose(each.predict_proba(np.hstack(leaves)), found)
+        np.testing.assert_array_equal(each.predict(leaves), found.argmax(axis=2))
+        assert_allclose(each.score_samples(leaves), value, atol=1e-9)
+        assert each.score(leaves) == pytest.approx(value.mean())
+
+
+def test_stored_states_are_those_of_rows_in_memory(tmp_path, capsys):
+    leaves = Truth(*CATERPILLAR[1:], 2, (3,) * 5, seed=3).sample(3_000, 0)
+    np.save(tmp_path / "X.npy", np.hstack(leaves))
+    corpus, place, out = (str(tmp_path / name) for name in ("c", "m", "out"))
+    options = ["--workers", "0", "--shard-rows", "700"]
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus, *options]) == 0
+    model = LatentTree(2, tree=CATERPILLAR[0], widths="3,3,3,3,3").fit_corpus(open_corpus(corpus))
+    model.save(place)
+    assert main(["transform", place, corpus, out, "--workers", "0"]) == 0
+    assert "probabilities" in capsys.readouterr().out
+    stored = zarr.open_group(f"{out}/components.zarr", mode="r")
+    found = model.predict_proba(leaves)
+    assert_allclose(stored["probabilities"][:], found, atol=1e-6)
+    np.testing.assert_array_equal(stored["states"][:], found.argmax(axis=2))
+
+
+def test_states_of_rows_with_real_leaves_have_no_likelihood():
+    leaves, _ = real_leaves(4_000, 0)
+    model = LatentTree(2, tree=QUARTET[0], n_em_iter=3).fit(leaves)
+    logs = [
+        gaussians(x, m, model.weights_[h]) for x, m, h in zip(leaves, model.leaves(), QUARTET[2], strict=True)
+    ]
+    p, _ = posteriors(*QUARTET[1:], model.weights_[0], model.transitions_, logs)
+    assert_allclose(model.predict_proba(leaves)[:, 0], p.sum(axis=2), atol=1e-8)
+    assert_allclose(model.predict_proba(leaves)[:, 1], p.sum(axis=1), atol=1e-8)
+    with pytest.raises(UsageError, match="only where every leaf is a category"):
+        model.score(leaves)
+    with pytest.raises(UsageError, match="X: expected views of 3, 3, 3, 3 columns, got 3, 3, 4, 2"):
+        model.predict([*leaves[:2], np.hstack([leaves[2], leaves[3][:, 2:]]), leaves[3][:, :2]])
 
 
 def test_an_exact_population_stays_as_it_is():

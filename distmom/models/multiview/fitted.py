@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.blas import one_blas_thread
 from distmom.engine import StoredRows
 from distmom.errors import InputError, UsageError
-from distmom.models.multiview.inputs import joined_views
+from distmom.models.multiview.inputs import checked_views
 from distmom.models.multiview.pictures import pictures_of
 from distmom.models.multiview.posterior import RowScoresPass, shares_of
 from distmom.models.multiview.reading import (
@@ -21,9 +21,7 @@ from distmom.models.multiview.reading import (
 )
 from distmom.moments.multiview import view_slices
 from distmom.spectral.estimator import SpectralEstimator
-from distmom.spectral.inputs import check_n_features
 from distmom.spectral.run import Run
-from distmom.spectral.tables import check_column_names
 
 
 class FittedViews(SpectralEstimator):
@@ -64,7 +62,7 @@ class FittedViews(SpectralEstimator):
         InputError
             If a value is not finite, or views have different numbers of rows.
         """
-        rows = self._rows(X)
+        rows = checked_views(self, X)
         if self.weights_ is None:
             raise UsageError("MultiView: independent factors have no probabilities; use transform")
         return self._hidden(rows)
@@ -100,7 +98,7 @@ class FittedViews(SpectralEstimator):
         InputError
             If a value is not finite, or views have different numbers of rows.
         """
-        return self._hidden(self._rows(X))
+        return self._hidden(checked_views(self, X))
 
     @property
     def _mixed(self) -> bool:
@@ -119,7 +117,7 @@ class FittedViews(SpectralEstimator):
         Columns count as independent and Gaussian within a component, with the variances ``variances_``. A
         UsageError is raised where a row has several components: no distribution of their rows is assumed.
         """
-        rows = self._rows(X)
+        rows = checked_views(self, X)
         if self._mixed:
             raise UsageError(
                 "MultiView: rows have a likelihood with one component per row (alpha0=0) only; the residual and "
@@ -142,17 +140,6 @@ class FittedViews(SpectralEstimator):
         if not len(densities):
             raise InputError("X: expected at least one row, got none")
         return float(densities.mean())
-
-    def _rows(self, X: Any) -> Any:
-        """Return the columns of the views of rows side by side, as a fitted model takes them."""
-        check_is_fitted(self)
-        rows, widths = joined_views(X)
-        check_column_names(self, X, None if widths is None else view_slices(tuple(self.widths_)))
-        check_n_features(rows.shape[1], self.n_features_in_, type(self).__name__)
-        if widths is not None and widths != tuple(self.widths_):
-            wanted, got = (", ".join(map(str, each)) for each in (self.widths_, widths))
-            raise UsageError(f"X: expected views of {wanted} columns, got {got}")
-        return rows
 
     def assign(self, run: Run) -> dict[str, StoredRows]:
         """Store the component and the probabilities or shares of all components, or the factors, of every row.

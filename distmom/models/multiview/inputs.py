@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from scipy.sparse import csr_array
+from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus.rows import checked_rows_of_layer
 from distmom.errors import InputError, UsageError
+from distmom.moments.multiview import view_slices
 from distmom.moments.product import N_GROUPS
+from distmom.spectral.inputs import check_n_features
+from distmom.spectral.tables import check_column_names
 
 
 def widths_of(corpus: Any, given: str | Sequence[int] | None, n: int, parts: str) -> tuple[int, ...]:
@@ -71,3 +75,23 @@ def joined_views(X: Any, n_views: int = N_GROUPS) -> tuple[Any, tuple[int, ...] 
     if any(kind == "csr" for _, kind, _ in views):
         return csr_array(sparse.hstack([rows for rows, _, _ in views], format="csr")), widths
     return np.hstack([rows for rows, _, _ in views]), widths
+
+
+def checked_views(model: Any, X: Any, n_views: int = N_GROUPS) -> Any:
+    """Return the columns of the views of rows side by side, as a fitted model takes them.
+
+    Raises
+    ------
+    UsageError
+        If the views have other columns than those of the fit.
+    InputError
+        If a value is not finite, or views have different numbers of rows.
+    """
+    check_is_fitted(model)
+    rows, widths = joined_views(X, n_views)
+    check_column_names(model, X, None if widths is None else view_slices(tuple(model.widths_)))
+    check_n_features(rows.shape[1], model.n_features_in_, type(model).__name__)
+    if widths is not None and widths != tuple(model.widths_):
+        wanted, got = (", ".join(map(str, each)) for each in (model.widths_, widths))
+        raise UsageError(f"X: expected views of {wanted} columns, got {got}")
+    return rows

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from distmom.engine import Engine, PassResult, StoredArray, TallResult
 from distmom.engine.directory import load_sums
@@ -21,15 +20,23 @@ from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.models.multiview.fitting import averages_of
 from distmom.models.multiview.inputs import joined_views, widths_of
-from distmom.models.trees.em import TreeLaw, are_categories, leaf_whitenings, refined
+from distmom.models.trees.em import (
+    LeafScores,
+    TreeLaw,
+    are_categories,
+    leaf_whitenings,
+    refined,
+    scores_of,
+)
+from distmom.models.trees.fitted import FittedTree
 from distmom.models.trees.recovery import RecoveredTree, recover
 from distmom.models.trees.selection import choose_triples, nearest_triple, widest_triple
 from distmom.models.trees.structure import Candidate, Tree
-from distmom.moments.multiview import MultiViewColumnsPass, view_slices
+from distmom.moments.multiview import MultiViewColumnsPass
 from distmom.moments.trees import TreeMoments, TreeMomentsPass, Triple, tree_moments
 from distmom.spectral.basis import unknown_columns
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
+from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
@@ -51,6 +58,11 @@ class LatentTreeState:
     transitions : ndarray of shape (h - 1, k, k)
     widths : list of int
     diagnostics : dict
+    coefficients : ndarray of shape (d, k) or None
+    offsets : ndarray of shape (h, k) or None
+        Of the scores by which rows are read; None in models of earlier versions.
+    has_categories : bool
+        Whether the columns of every leaf are indicators of a category.
     """
 
     components: np.ndarray = array("d", "k", transposed=True)
@@ -58,9 +70,12 @@ class LatentTreeState:
     transitions: np.ndarray = array("edges*", "k", "k", least=0.0)
     widths: list[int] = value()
     diagnostics: dict[str, Any] = value()
+    coefficients: np.ndarray | None = array("d", "k", types=("<f8",), optional=True)
+    offsets: np.ndarray | None = array("h", "k", types=("<f8",), optional=True)
+    has_categories: bool = value(default=False)
 
 
-class LatentTree(SpectralEstimator):
+class LatentTree(FittedTree):
     """Tree of hidden variables with a known structure, whose leaves are observed.
 
     Given its parent in the tree, a variable is independent of all that is not below it. Leaves are vectors, such
@@ -84,6 +99,11 @@ class LatentTree(SpectralEstimator):
         pairs; for every edge between hidden variables ``clipped``, the largest negative mass of an estimated
         distribution; ``mismatch``, the relative distance of the moments of pairs of leaves from those of the tree
         before EM; ``log_likelihoods``, on average per row before each EM pass (see docs/trees.md).
+    coefficients_ : ndarray of shape (n_features, n_components)
+    offsets_ : ndarray of shape (n_hidden, n_components)
+        Of the linear scores by which `predict_proba` reads rows.
+    has_categories_ : bool
+        Whether the columns of every leaf are indicators of a category.
     vocabulary_ : list of str
         Names of the columns.
     n_features_in_ : int
@@ -104,7 +124,7 @@ class LatentTree(SpectralEstimator):
 
     State = LatentTreeState
     reads = ("dense", "csr")
-    capabilities = frozenset({Capability.ROWS})
+    capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
     shown = ("conditioning", "asymmetry", "residual", "sum_weights", "clipped", "mismatch")
 
     n_components: int = parameter(
@@ -216,8 +236,21 @@ class LatentTree(SpectralEstimator):
             )
         elif self.n_em_iter:
             after = refined(run, *of_em, self.n_em_iter)
+        law, likelihoods = after
+        scores = run.rows(
+            scores_of, law, tree, whitenings, averages, widths,
+            out=LeafScores(unknown(d, k), unknown(h, k), unknown()),
+        )  # fmt: skip
         state: LatentTreeState = run.rows(
-            _state_of, averages, widths, *after, found.diagnostics, out=unknown()
+            _state_of,
+            averages,
+            widths,
+            law,
+            scores,
+            whitenings,
+            likelihoods,
+            found.diagnostics,
+            out=unknown(),
         )
         return state
 
@@ -248,56 +281,6 @@ class LatentTree(SpectralEstimator):
         )
         return pairs, partial(_load, (pairs.directory, triples.directory), widths, leaves)
 
-    def leaves(self) -> list[np.ndarray]:
-        """Return the means of the columns of every leaf, of shapes (n_components, d_t)."""
-        check_is_fitted(self)
-        return [self.components_[:, cut] for cut in view_slices(tuple(self.widths_))]
-
-    def summary(self) -> dict[str, Any]:
-        return super().summary() | {"weights": np.round(self.weights_, 6).tolist()}
-
-    def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
-        """Return what a report draws: the distribution of the root, the edges, and the means of every leaf.
-
-        Parameters
-        ----------
-        n_top : int, default 10
-            Number of columns per leaf.
-
-        Returns
-        -------
-        list of dict
-            JSON values, as of `SphericalMixture.pictures`.
-        """
-        check_is_fitted(self)
-        parents = Tree.parse(self.tree).parents
-        states = [f"state {i}" for i in range(self.weights_.shape[1])]
-        found: list[dict[str, Any]] = [
-            {
-                "kind": "bars", "title": "Root", "caption": "Probability of every state.",
-                "names": states, "values": [float(x) for x in self.weights_[0]],
-            }
-        ]  # fmt: skip
-        for g, law in enumerate(self.transitions_, start=1):
-            found.append(
-                {
-                    "kind": "matrix", "title": f"Hidden variable {g}",
-                    "caption": f"Probability of its states, given each state of hidden variable {parents[g]}.",
-                    "values": law.tolist(), "rows": states, "columns": states,
-                }
-            )  # fmt: skip
-        for t, cut in enumerate(view_slices(tuple(self.widths_))):
-            own = self.components_[:, cut][:, :n_top]
-            found.append(
-                {
-                    "kind": "matrix", "title": f"Leaf {t + 1}",
-                    "caption": "Means of its columns, given each state of the hidden variable above it.",
-                    "values": own.tolist(), "rows": states,
-                    "columns": [self.vocabulary_[cut.start + i] for i in range(own.shape[1])],
-                }
-            )  # fmt: skip
-        return found
-
 
 def _load(directories: tuple[str, ...], widths: tuple[int, ...], leaves: tuple[Triple, ...]) -> TreeMoments:
     """Return the moments that committed passes have added up."""
@@ -321,6 +304,8 @@ def _state_of(
     averages: StoredArray,
     widths: tuple[int, ...],
     law: TreeLaw,
+    scores: LeafScores,
+    whitenings: list[np.ndarray | None],
     likelihoods: list[float],
     diagnostics: dict[str, Any],
 ) -> LatentTreeState:
@@ -328,5 +313,6 @@ def _state_of(
     mean = np.asarray(averages.load(), np.float64)[:, 0]
     more = {"log_likelihoods": likelihoods} if likelihoods else {}
     return LatentTreeState(
-        law.deviations + mean[:, None], law.weights, law.transitions, list(widths), diagnostics | more
-    )
+        law.deviations + mean[:, None], law.weights, law.transitions, list(widths), diagnostics | more,
+        scores.coefficients, scores.offsets, are_categories(whitenings),
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Probabilities of the states of hidden variables of a tree given its leaves, and the EM pass that uses them.
+"""Probabilities of the states of hidden variables of a tree given its leaves, and the passes that use them.
 
 The density of a leaf x given state i of the hidden variable above it is ``exp(c_i'x + o_i)`` times a factor that
 is the same for all states. Messages go from the leaves to the root and back (Pearl, "Probabilistic Reasoning in
@@ -22,44 +22,166 @@ from distmom.moments.multiview import aligned, total_weight, view_slices
 
 
 @dataclass(frozen=True)
-class TreeEMPass(Pass):
-    """Add up what an iteration of expectation and maximisation needs.
+class TreeReader:
+    """How rows are read with the parameters of a tree.
 
     Attributes
     ----------
     widths : tuple of int
-        Numbers of columns of the leaves; they add up to ``n_features``.
+        Numbers of columns of the leaves.
     parents, of_leaves : tuple of int
         As of `distmom.models.trees.structure.Tree`.
-    n_components : int
-        Number k of states of every hidden variable.
-    averages : ndarray of shape (n_features, 2)
-        The first column, the mean of every column, is subtracted from every row.
-    coefficients : ndarray of shape (n_features, k)
+    coefficients : ndarray of shape (d, k)
     offsets : ndarray of shape (n_hidden, k)
         Sums of the offsets of the leaves at each hidden variable.
     root : ndarray of shape (k,)
         Distribution of the root.
     transitions : ndarray of shape (n_hidden - 1, k, k)
+    """
 
-    Notes
-    -----
-    Sums over rows x, with the probabilities p of states given the row: ``p`` (n_hidden, k), ``edges`` (n_hidden -
-    1, k, k) of those of a parent's and a variable's state together, ``px`` (n_features, k) of the products with x
-    minus the means, ``evidence`` () of log-likelihoods, and ``mass`` ().
+    widths: tuple[int, ...]
+    parents: tuple[int, ...]
+    of_leaves: tuple[int, ...]
+    coefficients: np.ndarray
+    offsets: np.ndarray
+    root: np.ndarray
+    transitions: np.ndarray
+
+    def states(
+        self, x: Any, weights: np.ndarray | None = None, edges: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the probabilities of all states given rows, and log-likelihoods.
+
+        Parameters
+        ----------
+        x : array or sparse matrix of shape (n, d)
+        weights : ndarray of shape (n,), optional
+            Of rows, by which probabilities are multiplied; ones by default.
+        edges : ndarray of shape (n_hidden - 1, k, k), optional
+            The probabilities of pairs of states, summed over rows, are added to it.
+
+        Returns
+        -------
+        p : ndarray of shape (n_hidden, n, k)
+        evidence : ndarray of shape (n,)
+            Less a function of the row where leaves are not categories.
+        """
+        logs = np.repeat(self.offsets[:, None], x.shape[0], axis=1)
+        for cut, h in zip(view_slices(self.widths), self.of_leaves, strict=True):
+            logs[h] += np.asarray(x[:, cut] @ self.coefficients[cut])
+        tiny, evidence = np.finfo(float).tiny, np.zeros(logs.shape[1])
+        sent = np.empty((len(self.transitions), *logs.shape[1:]))
+        for g in range(len(self.transitions), 0, -1):
+            top = logs[g].max(axis=1)
+            evidence += top
+            np.exp(logs[g] - top[:, None], out=logs[g])
+            np.maximum(logs[g] @ self.transitions[g - 1].T, tiny, out=sent[g - 1])
+            logs[self.parents[g]] += np.log(sent[g - 1])
+        logs[0] += np.log(np.maximum(self.root, tiny))
+        evidence += normalise(logs[0])
+        if weights is not None:
+            logs[0] *= weights[:, None]
+        for g, law in enumerate(self.transitions, start=1):
+            ratio = logs[self.parents[g]] / sent[g - 1]
+            if edges is not None:
+                edges[g - 1] += law * (ratio.T @ logs[g])
+            logs[g] *= ratio @ law
+        return logs, evidence
+
+
+@dataclass(frozen=True)
+class TreePass(Pass):
+    """Base class of passes that read rows with the parameters of a tree.
+
+    Attributes
+    ----------
+    widths, parents, of_leaves, coefficients, offsets, root, transitions
+        As of `TreeReader`; arrays may be stored ones.
+    n_components : int
+        Number k of states of every hidden variable.
     """
 
     widths: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     of_leaves: tuple[int, ...] = ()
     n_components: int = 0
-    averages: Any = None
     coefficients: Any = None
     offsets: Any = None
     root: Any = None
     transitions: Any = None
 
     block_rows = WHOLE_SHARD
+
+    def reader(self) -> TreeReader:
+        """Return how a worker reads rows."""
+        arrays = map(np.asarray, (self.coefficients, self.offsets, self.root, self.transitions))
+        return TreeReader(self.widths, self.parents, self.of_leaves, *arrays)
+
+    def working_bytes(self, n_rows: int) -> int:
+        n = min(n_rows, piece_rows(self.n_features))
+        return 8 * n * (2 * self.n_features + 5 * len(self.parents) * self.n_components)
+
+
+@dataclass(frozen=True)
+class TreeStatesPass(TreePass):
+    """Store the most probable state of every hidden variable given each row, and the probabilities of all.
+
+    Notes
+    -----
+    Fields as in `TreePass`. Rows: ``states`` (n, n_hidden), int32, and ``probabilities`` (n, n_hidden, k),
+    float32. Sums: ``mass`` ().
+    """
+
+    row_axis = "rows"
+
+    @property
+    def name(self) -> str:
+        return "assign"
+
+    @property
+    def mapped_bytes(self) -> int:
+        return 8 * self.n_features * self.n_components
+
+    @property
+    def row_bytes(self) -> int:
+        return 4 * len(self.parents) * (1 + self.n_components)
+
+    def working_bytes(self, n_rows: int) -> int:
+        return super().working_bytes(n_rows) + n_rows * self.row_bytes
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"mass": SumSpec(())}
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        sums["mass"] += total_weight(block)
+        X, h, reader = dense_rows(block)[0], len(self.parents), self.reader()
+        states = np.empty((X.shape[0], h), np.int32)
+        found = np.empty((X.shape[0], h, self.n_components), np.float32)
+        step = piece_rows(self.n_features)
+        for start in range(0, X.shape[0], step):
+            piece = slice(start, min(start + step, X.shape[0]))
+            p = np.moveaxis(reader.states(aligned(X[piece]))[0], 0, 1)
+            states[piece], found[piece] = p.argmax(axis=2), p
+        return {"states": states, "probabilities": found}
+
+
+@dataclass(frozen=True)
+class TreeEMPass(TreePass):
+    """Add up what an iteration of expectation and maximisation needs.
+
+    Attributes
+    ----------
+    averages : ndarray of shape (n_features, 2)
+        The first column, the mean of every column, is subtracted from every row.
+
+    Notes
+    -----
+    Other fields as in `TreePass`. Sums over rows x, with the probabilities p of states given the row: ``p``
+    (n_hidden, k), ``edges`` (n_hidden - 1, k, k) of those of a parent's and a variable's state together, ``px``
+    (n_features, k) of the products with x minus the means, ``evidence`` () of log-likelihoods, and ``mass`` ().
+    """
+
+    averages: Any = None
 
     @property
     def name(self) -> str:
@@ -69,10 +191,6 @@ class TreeEMPass(Pass):
     def mapped_bytes(self) -> int:
         # Beside the sum, the coefficients, the averages, and the products of a piece of rows.
         return 8 * self.n_features * (3 * self.n_components + 2)
-
-    def working_bytes(self, n_rows: int) -> int:
-        n = min(n_rows, piece_rows(self.n_features))
-        return 8 * n * (2 * self.n_features + 5 * len(self.parents) * self.n_components)
 
     def specs(self) -> dict[str, SumSpec]:
         h, k = len(self.parents), self.n_components
@@ -87,51 +205,15 @@ class TreeEMPass(Pass):
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         sums["mass"] += total_weight(block)
         X, weights = dense_rows(block)
-        coefficients, offsets = np.asarray(self.coefficients), np.asarray(self.offsets)
         mean, step = np.asarray(self.averages)[:, 0], piece_rows(self.n_features)
-        cuts = view_slices(self.widths)
+        cuts, reader = view_slices(self.widths), self.reader()
         for start in range(0, X.shape[0], step):
             piece = slice(start, min(start + step, X.shape[0]))
             x = aligned(X[piece])
-            leaves = [x[:, cut] for cut in cuts]
-            logs = np.repeat(offsets[:, None], x.shape[0], axis=1)
-            for leaf, cut, h in zip(leaves, cuts, self.of_leaves, strict=True):
-                logs[h] += np.asarray(leaf @ coefficients[cut])
             own = np.ones(x.shape[0]) if weights is None else weights[piece]
-            p, evidence = self._states(logs, own, sums["edges"])
+            p, evidence = reader.states(x, own, sums["edges"])
             sums["evidence"] += own @ evidence
             sums["p"] += p.sum(axis=1)
-            for leaf, cut, h in zip(leaves, cuts, self.of_leaves, strict=True):
-                sums["px"][cut] += leaf.T @ p[h] - np.outer(mean[cut], p[h].sum(axis=0))
+            for cut, h in zip(cuts, self.of_leaves, strict=True):
+                sums["px"][cut] += x[:, cut].T @ p[h] - np.outer(mean[cut], p[h].sum(axis=0))
         return None
-
-    def _states(
-        self, logs: np.ndarray, weights: np.ndarray, edges: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the probabilities of all states, times the weights of rows, and log-likelihoods.
-
-        Parameters
-        ----------
-        logs : ndarray of shape (n_hidden, n, k)
-            Log-densities of the leaves at each hidden variable by its state; overwritten by the probabilities.
-        weights : ndarray of shape (n,)
-        edges : ndarray of shape (n_hidden - 1, k, k)
-            The probabilities of pairs of states are added to it.
-        """
-        root, transitions = np.asarray(self.root), np.asarray(self.transitions)
-        tiny, evidence = np.finfo(float).tiny, np.zeros(logs.shape[1])
-        sent = np.empty((len(transitions), *logs.shape[1:]))
-        for g in range(len(transitions), 0, -1):
-            top = logs[g].max(axis=1)
-            evidence += top
-            np.exp(logs[g] - top[:, None], out=logs[g])
-            np.maximum(logs[g] @ transitions[g - 1].T, tiny, out=sent[g - 1])
-            logs[self.parents[g]] += np.log(sent[g - 1])
-        logs[0] += np.log(np.maximum(root, tiny))
-        evidence += normalise(logs[0])
-        logs[0] *= weights[:, None]
-        for g, law in enumerate(transitions, start=1):
-            ratio = logs[self.parents[g]] / sent[g - 1]
-            edges[g - 1] += law * (ratio.T @ logs[g])
-            logs[g] *= ratio @ law
-        return logs, evidence
