@@ -85,8 +85,8 @@ def range_basis(
         Positive diagonal D; the range is then that of D M2 D, with M2 the moment of the passes. None by default.
     n_signals : int, optional
         Number of eigenvalues above isotropic noise, whose variance is estimated after every pass and
-        subtracted (see `_next_directions`). The sketch adds up ``squares``, the trace of M2, and the ``mean``
-        of the rows, which is subtracted from the rows in the later passes. None by default.
+        subtracted (see `_next_directions`). The sketch adds up ``squares``, the trace of M2. Where it also adds
+        up the ``mean`` of the rows, that is subtracted from the rows in the later passes. None by default.
 
     Raises
     ------
@@ -98,11 +98,12 @@ def range_basis(
     probes: StoredColumns | None = None
     mean: StoredArray | None = None
     pass_, noise = sketch, 0.0
+    centres = n_signals is not None and "mean" in sketch.specs()
     for _ in range(n_power_iter + 1):
         out = {"basis": unknown_columns(d, r, n_slabs)}
         if n_probes:
             out["probes"] = unknown_columns(d, n_probes)
-        if n_signals is not None and mean is None:
+        if centres and mean is None:
             out["mean"] = unknown_columns(d, 1)
         # Results of models without isotropic noise keep their fingerprint.
         more = () if n_signals is None else (n_signals,)
@@ -114,7 +115,7 @@ def range_basis(
         probes, n_probes = found.states.get("probes"), found.values["n_probes"]
         noise = found.values["noise"]
         pass_ = replace(sketch, n_columns=r, basis=basis, n_probes=n_probes, probes=probes)
-        if n_signals is not None:
+        if centres:
             mean = mean if mean is not None else found.states["mean"].parts[0]
             pass_ = pass_.about(mean)
     assert basis is not None

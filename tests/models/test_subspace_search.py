@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import exact_rows
+from helpers import WeightedRows, exact_rows, peak_bytes
 from numpy.testing import assert_allclose
 
 from distmom.cli.main import main
@@ -20,6 +20,16 @@ def population(d, m, weights, variance, seed=0):
     rng = np.random.default_rng(seed)
     bases = [np.linalg.qr(rng.normal(size=(d, m)))[0] for _ in weights]
     return SubspacePopulation(bases, np.array(weights) / sum(weights), variance)
+
+
+def wide_population(d, weights, variance, n_within=4):
+    """Return lines in few of d dimensions, and rows with their second moments, and fourth moments within."""
+    inner, n = population(n_within, 1, weights, variance), d - n_within
+    rows, axes = inner.exact(), np.sqrt(variance * n) * np.vstack([np.eye(n), -np.eye(n)])
+    X = np.hstack([np.repeat(rows.X, 2 * n, axis=0), np.tile(axes, (len(rows.X), 1))])
+    Q = np.linalg.qr(np.random.default_rng(1).normal(size=(d, d)))[0]
+    true = SubspacePopulation(Q[:, :n_within] @ inner.bases, inner.weights, variance)
+    return true, WeightedRows(X @ Q.T, np.repeat(rows.weights, 2 * n) / (2 * n), shard_rows=1000)
 
 
 def distance(found, true):
@@ -48,6 +58,60 @@ def test_an_exact_population_gives_every_subspace(d, m, k):
         assert distance(labelled.basis, U[i]) < 1e-10
         assert labelled.weight == pytest.approx(weights[i], abs=1e-10)
         assert labelled.informative
+
+
+@pytest.mark.parametrize(("n_oversamples", "n_power_iter"), [(0, 4), (4, 3)])
+def test_an_exact_population_of_many_columns_gives_every_subspace_from_a_sketch(n_oversamples, n_power_iter):
+    true, corpus = wide_population(100, [0.5, 0.3, 0.2], 0.3)
+    options = {"n_oversamples": n_oversamples, "n_power_iter": n_power_iter}
+    model = SubspaceSearch(3, dimension=1, **options).fit_corpus(corpus)
+    names = ["sketch", *["power"] * n_power_iter, "pairs", "fourth", "fourth"]
+    assert [timing["name"] for timing in model.timings_] == names
+    assert model.noise_variance_ == pytest.approx(0.3, abs=1e-12)
+    for i in range(3):
+        v = true.side_vector(i)
+        found = model.search(v / true.preferences(v)[i])
+        assert distance(found.basis, true.bases[i]) < 1e-10
+        assert found.weight == pytest.approx(true.weights[i], abs=1e-10)
+        assert_allclose(found.preferences, [3.0, 0.0, 0.0], atol=1e-9)
+
+
+def test_rows_without_noise_have_a_basis_of_as_many_columns_as_their_subspaces():
+    true = population(60, 2, [0.6, 0.4], 0.0)
+    X = true.sample(2_000, 0).X
+    model = SubspaceSearch(2, dimension=2, n_oversamples=5, n_power_iter=1).fit(X)
+    assert [timing["name"] for timing in model.timings_][:3] == ["sketch", "power", "pairs"]
+    assert model.noise_variance_ < 1e-12
+    whole = np.hstack(true.bases)
+    assert distance(model.basis_, np.linalg.qr(whole)[0]) < 1e-10
+    with pytest.raises(NumericalError, match=r"carries fewer than 6 dimensions.*the largest are"):
+        SubspaceSearch(3, dimension=2, n_oversamples=3, n_power_iter=1).fit(X)
+
+
+def test_a_sketch_is_as_accurate_as_the_whole_second_moment():
+    true, errors = population(150, 2, [0.4, 0.35, 0.25], 0.04), {}
+    for seed in range(3):
+        rows = true.sample(6_000, seed)
+        labelled = rows.X[rows.components == 2][:50]
+        # With so many columns in the sketch, the whole moment takes fewer operations.
+        for name, n_oversamples in {"covariance": 30, "sketch": 10}.items():
+            model = SubspaceSearch(3, dimension=2, n_oversamples=n_oversamples).fit(rows.X)
+            assert model.timings_[0]["name"] == name
+            found = model.search(rows=labelled)
+            errors.setdefault(name, []).append(distance(found.basis, true.bases[2]))
+    assert np.mean(errors["sketch"]) < 1.01 * np.mean(errors["covariance"])
+
+
+def test_no_matrix_of_all_columns_is_formed():
+    d = 3_000
+    true = population(d, 1, [0.6, 0.4], 0.01)
+    corpus = RowCorpus(true.sample(400, 0).X, shard_rows=50)
+    model, matrix = SubspaceSearch(2, dimension=1), 8 * d**2
+    planned = model.plan(corpus).passes
+    assert [p.name for p in planned] == ["sketch", "power", "power", "pairs", "fourth", "fourth"]
+    assert max(p.sums_bytes for p in planned) < matrix / 50
+    assert peak_bytes(lambda: model.fit_corpus(corpus), matrix / 4) < matrix / 4
+    assert distance(model.search(true.side_vector(0)).basis, true.bases[0]) < 0.6
 
 
 def test_the_noise_within_the_printed_formula_is_wrong():
@@ -98,21 +162,25 @@ def test_subspaces_are_nearer_than_those_of_clusters(workflow):
         assert error < 0.5 * distance(kmeans_subspace(X, 4, 3, v[None], seed), basis)
 
 
-def test_a_saved_model_and_a_file_give_the_same_bits_and_the_plan_is_kept(tmp_path):
-    rows = population(8, 2, [0.4, 0.35, 0.25], 0.04).sample(3_000, 0)
+@pytest.mark.parametrize(("d", "options"), [(8, {}), (60, {"n_oversamples": 4, "n_power_iter": 1})])
+def test_a_saved_model_and_a_file_give_the_same_bits_and_the_plan_is_kept(tmp_path, d, options):
+    rows = population(d, 2, [0.4, 0.35, 0.25], 0.04).sample(3_000, 0)
     X, z = rows.X, rows.components
     corpus = RowCorpus(X, shard_rows=400)
-    model = SubspaceSearch(3, dimension=2)
+    model = SubspaceSearch(3, dimension=2, **options)
     planned = [p.name for p in model.plan(corpus).passes]
     model.fit_corpus(corpus).save(tmp_path / "m")
     assert [timing["name"] for timing in model.timings_] == planned
-    stored = SubspaceSearch(3, dimension=2).fit_corpus(ingest_rows(X, tmp_path / "c", shard_rows=400))
+    assert planned[0] == ("sketch" if options else "covariance")
+    stored = SubspaceSearch(3, dimension=2, **options).fit_corpus(
+        ingest_rows(X, tmp_path / "c", shard_rows=400)
+    )
     ours = model.search(rows=X[z == 0][:50])
     for other in (load_model(tmp_path / "m"), stored):
         theirs = other.search(rows=X[z == 0][:50])
         assert (ours.basis == theirs.basis).all()
         assert (ours.weight, ours.noise) == (theirs.weight, theirs.noise)
-    cut = SubspaceSearch(3, dimension=2).fit_corpus(RowCorpus(X, shard_rows=1000))
+    cut = SubspaceSearch(3, dimension=2, **options).fit_corpus(RowCorpus(X, shard_rows=1000))
     assert distance(cut.search(rows=X[z == 0][:50]).basis, ours.basis) < 1e-9
 
 

@@ -28,7 +28,6 @@ from distmom.models.gaussian.fitting import (
     offset_of,
     row_basis,
     stored_gaussians,
-    takes_whole,
     widened,
 )
 from distmom.models.gaussian.pictures import mixture_pictures
@@ -43,6 +42,7 @@ from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import MOST_COMPONENTS, halves
+from distmom.spectral.row_basis import takes_whole
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import corpus_of_rows, rows_in_memory

@@ -18,14 +18,13 @@ from distmom.models.gaussian.recovery import LEAST_NOISE, LEAST_VARIANCE, Found,
 from distmom.moments.gaussian import (
     RowCovariancePass,
     RowMoments,
-    RowMomentsPass,
     RowSketchPass,
     row_moments,
 )
-from distmom.spectral.basis import Basis, range_basis, unknown_columns
-from distmom.spectral.components import basis_slabs
+from distmom.spectral.basis import Basis, unknown_columns
 from distmom.spectral.layout import array, value
 from distmom.spectral.recovery import product
+from distmom.spectral.row_basis import sketched_basis
 from distmom.spectral.run import Run, unknown
 
 #: rows that are kept for pictures, at most
@@ -63,11 +62,6 @@ class MixtureState:
     diagnostics: dict[str, Any] = value()
 
 
-def takes_whole(d: int, k: int, n_oversamples: int, n_power_iter: int) -> bool:
-    """Return whether adding up the whole covariance takes fewer operations than all passes of a sketch."""
-    return d <= 2 * (n_power_iter + 1) * min(k + n_oversamples, d)
-
-
 def row_basis(
     run: Run,
     d: int,
@@ -81,7 +75,7 @@ def row_basis(
     """Find a basis that contains the k - 1 leading eigenvectors of the covariance of the first d columns.
 
     The ``whole`` covariance takes one pass. Where there are few columns, it also takes fewer operations than
-    all passes of a sketch together (see `takes_whole`).
+    all passes of a sketch together (see `distmom.spectral.row_basis.takes_whole`).
     """
     r = min(k + n_oversamples, d)
     if whole:
@@ -90,10 +84,7 @@ def row_basis(
         out = Basis(unknown_columns(d, rank), rank, 0.0, unknown(d, 1))
         return run.rows(leading_basis, scanned, rank, out=out)
     sketch = RowSketchPass(d, selection, n_columns=r, seed=seed)
-    n_slabs = basis_slabs(run, sketch, (RowMomentsPass(d, rank=r),))
-    return range_basis(
-        run, sketch, n_power_iter, "float64", n_slabs, indefinite=False, n_signals=max(k - 1, 1)
-    )
+    return sketched_basis(run, sketch, n_power_iter, max(k - 1, 1), third=True)
 
 
 def kept_positions(n: int, seed: int) -> np.ndarray:

@@ -32,12 +32,11 @@ from distmom.moments.fourth import pair_directions
 from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
 from distmom.moments.ica import RowContrastPass, RowFourthPass, RowScorePass, RowSourcesPass, n_pairs
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from distmom.spectral.basis import range_basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.components import basis_slabs
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
 from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
+from distmom.spectral.row_basis import sketched_basis, takes_whole
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import corpus_of_rows, rows_in_memory
@@ -226,11 +225,10 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         d, k, isotropic = run.corpus.n_words, self.n_components, self.noise == "isotropic"
         r = min(k + self.n_oversamples, d)
         out = Projection.upto(d, k)
-        if d <= 2 * (self.n_power_iter + 1) * r:
+        if takes_whole(d, k, self.n_oversamples, self.n_power_iter):
             return run.rows(covariance_projection, run.scan(RowCovariancePass(d)), k, isotropic, out=out)
         sketch = RowSketchPass(d, n_columns=r, seed=self._seed)
-        n_slabs = basis_slabs(run, sketch, (RowMomentsPass(d, rank=r, third=False),))
-        basis = range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False, n_signals=k)
+        basis = sketched_basis(run, sketch, self.n_power_iter, k)
         pass_ = RowMomentsPass(d, basis=basis.matrix, origin=basis.mean, rank=basis.rank, third=False)
         return run.rows(sketched_projection, run.scan(pass_), basis, k, isotropic, out=out)
 

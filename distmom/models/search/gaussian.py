@@ -28,7 +28,7 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, Sums
 from distmom.linalg import Whitening
-from distmom.models.gaussian.fitting import offset_of, row_basis, takes_whole
+from distmom.models.gaussian.fitting import offset_of, row_basis
 from distmom.models.gaussian.recovery import check_range, noise_of, whitened_covariance
 from distmom.models.search.base import FoundComponent, RowSearch
 from distmom.models.search.state import (
@@ -45,6 +45,7 @@ from distmom.spectral.basis import Basis
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import halves
 from distmom.spectral.recovery import product
+from distmom.spectral.row_basis import takes_whole
 from distmom.spectral.run import Run, unknown
 
 

@@ -26,13 +26,16 @@ from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
 from distmom.errors import NumericalError, UsageError
 from distmom.models.search.base import FoundComponent, checked_rows, judged
 from distmom.models.search.state import loaded_halves
-from distmom.moments.gaussian import RowCovariancePass
+from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
 from distmom.moments.ica import RowFourthPass
+from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import halves
+from distmom.spectral.recovery import product
+from distmom.spectral.row_basis import sketched_basis, takes_whole
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import check_column_names, corpus_of_rows
@@ -168,6 +171,10 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
 
     n_components: int = parameter("Number of subspaces.", default=5, least=2, kw_only=False)
     dimension: int = parameter("Dimension of every subspace.", default=2, least=1)
+    n_oversamples: int = parameter(
+        "Columns of the sketch beyond those of all subspaces.", default=10, least=0
+    )
+    n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     layer: str | None = layer_parameter()
     random_state: Seed = seed_parameter()
 
@@ -214,12 +221,23 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
     def program(self, run: Run) -> SubspaceState:
         """Add up the moments by the passes of a run, in two halves, and return the state."""
         d, r = run.corpus.n_words, self.n_components * self.dimension
-        out = SubspaceBasis(StoredColumns((unknown(d, r),)), unknown(d, 1), unknown(r), unknown(), unknown())
-        basis = run.rows(subspace_basis, run.scan(RowCovariancePass(d)), r, out=out)
+        basis = self._basis(run, d, r)
         pass_ = RowFourthPass(d, matrix=basis.matrix, origin=basis.origin, rank=r)
         parts = tuple(run.scan(replace(pass_, selection=half)).directory for half in halves(self._seed))
         state: SubspaceState = run.rows(_state, basis, parts, out=unknown())
         return state
+
+    def _basis(self, run: Run, d: int, r: int) -> SubspaceBasis:
+        """Find the r leading eigenvectors of the second moment, which is formed only for few columns."""
+        # Subspaces contain the origin.
+        origin = run.put(np.zeros((d, 1)))
+        out = SubspaceBasis(StoredColumns((unknown(d, r),)), origin, unknown(r), unknown(), unknown())
+        if takes_whole(d, r, self.n_oversamples, self.n_power_iter):
+            return run.rows(whole_basis, run.scan(RowCovariancePass(d)), origin, r, out=out)
+        sketch = RowSketchPass(d, n_columns=min(r + self.n_oversamples, d), seed=self._seed, origin=origin)
+        basis = sketched_basis(run, sketch, self.n_power_iter, r)
+        pairs = RowMomentsPass(d, basis=basis.matrix, origin=origin, rank=basis.rank, third=False)
+        return run.rows(narrowed_basis, run.scan(pairs), basis, origin, d, r, out=out)
 
     def search(self, along: Any = None, *, rows: Any = None, force: bool = False) -> FoundSubspace:
         """Find the subspace that side information prefers, without a pass over the rows.
@@ -311,30 +329,68 @@ def subspace_side(moment: np.ndarray, A: np.ndarray, S: np.ndarray, s: float) ->
     return np.asarray(moment - noise - s**2 * (float(np.trace(S)) * eye + 2.0 * S))
 
 
-def subspace_basis(engine: Engine, scanned: PassResult, r: int) -> SubspaceBasis:
+def whole_basis(engine: Engine, scanned: PassResult, origin: StoredArray, r: int) -> SubspaceBasis:
     """Return the r leading eigenvectors of the second moment, and the variance of the noise."""
+    values, vectors, _ = _eigenpairs(scanned, "second")
+    noise, facts = _noise_of(values, float(values[r:].sum()), len(values), r)
+    columns = StoredColumns((engine.put(np.ascontiguousarray(vectors[:, :r])),))
+    return SubspaceBasis(columns, origin, values[:r] - noise, noise, facts)
+
+
+def narrowed_basis(
+    engine: Engine, scanned: PassResult, basis: Basis, origin: StoredArray, d: int, r: int
+) -> SubspaceBasis:
+    """Do the same with a basis of its range, and the second moment in it."""
+    values, vectors, mass = _eigenpairs(scanned, "yy")
+    # A basis has fewer columns where the moment has no more dimensions.
+    values = np.append(values, np.zeros(max(0, r + 1 - len(values))))
+    rest = float(scanned.sums["s"]) / mass - float(values[:r].sum())
+    noise, facts = _noise_of(values, rest, d, r)
+    matrix = product(basis.matrix, d, vectors[:, :r]).whole()
+    columns = StoredColumns((engine.put(matrix),))
+    return SubspaceBasis(columns, origin, values[:r] - noise, noise, facts)
+
+
+def _eigenpairs(scanned: PassResult, name: str) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return the eigenvalues of a second moment, descending, its eigenvectors, and the mass of the rows."""
     mass = float(scanned.sums["mass"])
     if not mass > 0.0:
         raise NumericalError("expected rows of positive weight, got none")
     with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-        second = np.asarray(scanned.sums["second"]) / mass
+        second = np.asarray(scanned.sums[name]) / mass
         if not np.isfinite(second).all():
             raise NumericalError("the second moment of the rows overflows: scale the rows")
         values, vectors = np.linalg.eigh(second)
-    values, vectors = values[::-1], vectors[:, ::-1]
-    noise = max(float(values[r:].mean()), 0.0)
+    return values[::-1], vectors[:, ::-1], mass
+
+
+def _noise_of(values: np.ndarray, rest: float, d: int, r: int) -> tuple[float, dict[str, Any]]:
+    """Return the variance of the noise and what is reported.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,)
+        More than r leading eigenvalues, descending.
+    rest : float
+        Sum of all eigenvalues but the first r.
+    d, r : int
+
+    Raises
+    ------
+    NumericalError
+        If eigenvalue r is not above the noise.
+    """
+    noise = max(rest / (d - r), 0.0)
     if not values[r - 1] - noise > 1e-12 * float(values[0]):
         shown = ", ".join(f"{x:.3g}" for x in values[: r + 1])
         raise NumericalError(
             f"the second moment carries fewer than {r} dimensions: its eigenvalue {r} must be above the variance "
             f"of the noise, {noise:.3g}; the largest are {shown}"
         )
-    facts = {
+    return noise, {
         "spectrum": [float(x) for x in values[:N_SPECTRUM]], "noise_variance": noise,
         "relative_gap": float(1.0 - (values[r] - noise) / (values[r - 1] - noise)),
     }  # fmt: skip
-    columns = StoredColumns((engine.put(np.ascontiguousarray(vectors[:, :r])),))
-    return SubspaceBasis(columns, engine.put(np.zeros((len(values), 1))), values[:r] - noise, noise, facts)
 
 
 def _state(engine: Engine, basis: SubspaceBasis, directories: tuple[str, ...]) -> SubspaceState:
