@@ -140,6 +140,18 @@ def exact_rows(population, side=None, **options):
     )
 
 
+def widened(X, variance, d, seed=1):
+    """Return rows in d dimensions with further columns, rotated, and the rotation.
+
+    Further columns have the variance ``variance`` and are independent of the given ones; every row becomes two for
+    each of them.
+    """
+    n = d - X.shape[1]
+    axes = np.sqrt(variance * n) * np.vstack([np.eye(n), -np.eye(n)])
+    rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(d, d)))[0]
+    return np.hstack([np.repeat(X, 2 * n, axis=0), np.tile(axes, (len(X), 1))]) @ rotation.T, rotation
+
+
 def gaussian_population(d, k, seed=0, scale=2.0):
     """A mixture of spherical Gaussians with random parameters."""
     from distmom.simulate.mixtures import GaussianPopulation

@@ -84,14 +84,17 @@ class RowSketchPass(SketchPass):
     ----------
     origin : ndarray of shape (n_features, 1), optional
         Subtracted from every row; zero by default.
+    scale : ndarray of shape (n_features, 1), optional
+        Factors of the columns in ``squares``; the sketch itself is not scaled. None (default) for one.
 
     Notes
     -----
     Sums in addition to those of `SketchPass`: ``squares`` (), the sum of the squared norms of the rows minus the
-    origin, and without an origin ``mean`` (n_features, 1), tall, the sum of the rows.
+    origin, scaled, and without an origin ``mean`` (n_features, 1), tall, the sum of the rows.
     """
 
     origin: Any = None
+    scale: Any = None
 
     block_rows = WHOLE_SHARD
 
@@ -106,7 +109,9 @@ class RowSketchPass(SketchPass):
         return (20 if self.basis is None else 16) * self.n_features * self.n_columns
 
     def working_bytes(self, n_rows: int) -> int:
-        return piece_bytes(n_rows, self.n_features) + 8 * (2 * min(n_rows, BLOCK_ROWS) * self.n_columns)
+        n_pieces = 1 if self.scale is None else 2
+        piece = n_pieces * piece_bytes(n_rows, self.n_features)
+        return piece + 8 * (2 * min(n_rows, BLOCK_ROWS) * self.n_columns)
 
     def specs(self) -> dict[str, SumSpec]:
         specs = super().specs() | {"squares": SumSpec(())}
@@ -117,8 +122,14 @@ class RowSketchPass(SketchPass):
     def about(self, origin: Any) -> RowSketchPass:
         return replace(self, origin=origin)
 
-    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+    def centred(self, block: RowBlock) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """Yield rows minus the origin, some at a time, and the weights of their products."""
         X, weights = dense_rows(block, self.n_features)
+        origin = None if self.origin is None else self.origin[:, 0]
+        for piece, centred in pieces(X, origin):
+            yield centred, None if weights is None else weights[piece]
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         columns = self.columns or slice(0, self.n_columns)
         if self.basis is None:
             key = omega_key(self.seed)
@@ -127,12 +138,11 @@ class RowSketchPass(SketchPass):
         else:
             first = self.first_column
             matrix = self.part_of(self.basis, columns.start - first, columns.stop - first)
-        sums["mass"] += mass_of(X, weights)
-        origin = None if self.origin is None else self.origin[:, 0]
-        for piece, centred in pieces(X, origin):
-            own = None if weights is None else weights[piece]
+        sums["mass"] += mass_of(*dense_rows(block, self.n_features))
+        scale = None if self.scale is None else np.asarray(self.scale)[:, 0]
+        for centred, own in self.centred(block):
             products = centred @ matrix
-            squares = squared_norms(centred)
+            squares = squared_norms(centred if scale is None else centred * scale)
             if own is not None:
                 products *= own[:, None]
                 squares = squares * own

@@ -4,8 +4,8 @@ Source: Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models
 and 3.3. The columns of a row are its features, for regressions a response, and side information: one column for
 each target. `RowTargetsPass` extends the moments of `distmom.moments.gaussian.RowMomentsPass` by the second
 moments weighted by each target. `ResponsePairsPass` adds up the second moment of the features weighted by the
-squared response, and `ResponseMomentsPass` adds up moments of projected features weighted by powers of the
-response, up to the third, and by targets.
+squared response, whole or in a basis, which `ResponseSketchPass` finds. `ResponseMomentsPass` adds up moments of
+projected features weighted by powers of the response, up to the third, and by targets.
 
 Every moment is about an origin, so sums of two halves of the rows add up to those of all rows.
 """
@@ -21,7 +21,15 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
-from distmom.moments.gaussian import RowMomentsPass, dense_rows, mass_of, piece_bytes, pieces, project
+from distmom.moments.gaussian import (
+    RowMomentsPass,
+    RowSketchPass,
+    dense_rows,
+    mass_of,
+    piece_bytes,
+    pieces,
+    project,
+)
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
 from distmom.moments.sketching import n_stored_slabs
@@ -78,8 +86,8 @@ def _columns(block: RowBlock, many: slice, first: int, n: int) -> Iterator[np.nd
 
 
 @dataclass(frozen=True)
-class ResponsePairsPass(Pass):
-    """Add up the second moment of the features, weighted by the squared response.
+class ResponseSketchPass(RowSketchPass):
+    """Multiply the second moment of the features, weighted by the squared response, by a test matrix or a basis.
 
     Attributes
     ----------
@@ -88,11 +96,41 @@ class ResponsePairsPass(Pass):
 
     Notes
     -----
-    Sums of the features x and the response y minus the origin: ``xx`` (n_features, n_features) of ``y^2 x x'``,
-    ``squares`` () of ``y^2``, ``cubes`` (n_features,) of ``y^3 x``, ``mass`` ().
+    Other fields and sums as in `RowSketchPass`.
+    """
+
+    def centred(self, block: RowBlock) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """Yield features minus the origin, some at a time, and the weights of their products."""
+        d = self.n_features
+        X, weights = dense_rows(block, d + 1)
+        for piece, centred in pieces(X, np.asarray(self.origin)[:, 0]):
+            square = centred[:, d] ** 2
+            yield centred[:, :d], square if weights is None else square * weights[piece]
+
+
+@dataclass(frozen=True)
+class ResponsePairsPass(Pass):
+    """Add up the second moment of the features, weighted by the squared response, whole or in a basis.
+
+    Attributes
+    ----------
+    origin : ndarray of shape (n_features + 1, 1)
+        Subtracted from the features and, last, from the response.
+    basis : matrix of shape (n_features, rank), float64, optional
+        P; an array, or slabs of columns. All features by default.
+    rank : int
+        Number of columns of P; 0 (default) without it.
+
+    Notes
+    -----
+    Sums of the features x and the response y minus the origin, with ``z = P'x``, or x: ``xx`` (r, r) of
+    ``y^2 z z'``, ``squares`` () of ``y^2``, ``cubes`` (r,) of ``y^3 z``, and ``mass`` (); with a basis also ``zz``
+    (r, r).
     """
 
     origin: Any = None
+    basis: Any = None
+    rank: int = 0
 
     block_rows = WHOLE_SHARD
 
@@ -101,32 +139,66 @@ class ResponsePairsPass(Pass):
         return "pairs"
 
     @property
+    def n_stored_slabs(self) -> int:
+        return n_stored_slabs(self.basis)
+
+    @property
+    def width(self) -> int:
+        """Number of features, or of coordinates."""
+        return self.rank or self.n_features
+
+    @property
     def mapped_bytes(self) -> int:
-        # The product of a piece of rows.
-        return 8 * self.n_features**2
+        # The product of a piece of rows, or the basis.
+        return 8 * self.n_features * self.width
 
     @property
     def finish_bytes(self) -> int:
-        return 6 * 8 * self.n_features**2
+        return 6 * 8 * self.width**2
 
     def working_bytes(self, n_rows: int) -> int:
-        return 2 * piece_bytes(n_rows, self.n_features + 3)
+        if not self.rank:
+            return 2 * piece_bytes(n_rows, self.n_features + 3)
+        n = min(n_rows, BLOCK_ROWS)
+        return piece_bytes(n_rows, self.n_features) + 8 * (n * (3 * self.rank + 4) + 2 * self.rank**2)
 
     def specs(self) -> dict[str, SumSpec]:
-        d = self.n_features
-        return {"xx": SumSpec((d, d)), "squares": SumSpec(()), "cubes": SumSpec((d,)), "mass": SumSpec(())}
+        r = self.width
+        shapes: dict[str, tuple[int, ...]] = {"xx": (r, r), "squares": (), "cubes": (r,), "mass": ()}
+        if self.rank:
+            shapes["zz"] = (r, r)
+        return {name: SumSpec(shape) for name, shape in shapes.items()}
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        d = self.n_features
+        d, origin = self.n_features, np.asarray(self.origin)[:, 0]
         X, weights = dense_rows(block, d + 1)
         sums["mass"] += mass_of(X, weights)
-        for piece, centred in pieces(X, np.asarray(self.origin)[:, 0]):
-            x, y = centred[:, :d], centred[:, d]
-            square = y * y if weights is None else y * y * weights[piece]
-            sums["squares"] += square.sum()
-            sums["cubes"] += (square * y) @ x
-            sums["xx"] += x.T @ (x * square[:, None])
+        if self.rank:
+            for _, Z, y, own in projected_responses(block, d, origin, self.basis):
+                self._add(sums, Z, y, own)
+                sums["zz"] += Z.T @ (Z if own is None else Z * own[:, None])
+        else:
+            for piece, centred in pieces(X, origin):
+                self._add(sums, centred[:, :d], centred[:, d], None if weights is None else weights[piece])
         return None
+
+    def _add(self, sums: Sums, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
+        square = y * y if weights is None else y * y * weights
+        sums["squares"] += square.sum()
+        sums["cubes"] += (square * y) @ x
+        sums["xx"] += x.T @ (x * square[:, None])
+
+
+def projected_responses(
+    block: RowBlock, d: int, origin: np.ndarray, basis: Any
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray | None]]:
+    """Yield some rows at a time: which ones, projected features and responses minus the origin, and weights."""
+    X, weights = dense_rows(block, d)
+    for start in range(0, len(X), BLOCK_ROWS):
+        many = slice(start, min(start + BLOCK_ROWS, len(X)))
+        (response,) = _columns(block, many, d, 1)
+        Z, _ = project(X[many], origin[:d], basis)
+        yield many, Z, response - origin[d], None if weights is None else weights[many]
 
 
 @dataclass(frozen=True)
@@ -196,12 +268,8 @@ class ResponseMomentsPass(Pass):
         origin, slopes = np.asarray(self.origin)[:, 0], np.asarray(self.slopes)[:, 0]
         sums["mass"] += mass_of(X, weights)
         sums["sampled"] += len(X) if weights is None else 0
-        for start in range(0, len(X), BLOCK_ROWS):
-            many = slice(start, min(start + BLOCK_ROWS, len(X)))
-            Z, _ = project(X[many], origin[:d], self.basis)
-            (response,) = _columns(block, many, d, 1)
-            y = response - origin[d]
-            own = 1.0 if weights is None else weights[many]
+        for many, Z, y, weight in projected_responses(block, d, origin, self.basis):
+            own = 1.0 if weight is None else weight
             first = y * own
             second = first * y
             third = second * y

@@ -22,7 +22,8 @@ def sketched_basis(
     ----------
     run : Run
     sketch : RowSketchPass
-        The first pass. The moment is that about its origin, or without one about the mean of the rows.
+        The first pass. The moment is that about its origin, or without one about the mean of the rows; with a
+        scale D of the columns, it is D M2 D.
     n_power_iter : int
         Passes after the first.
     n_signals : int
@@ -32,4 +33,13 @@ def sketched_basis(
     """
     moments = RowMomentsPass(sketch.n_features, rank=sketch.n_columns, third=third)
     n_slabs = basis_slabs(run, sketch, (moments,))
-    return range_basis(run, sketch, n_power_iter, "float64", n_slabs, indefinite=False, n_signals=n_signals)
+    return range_basis(
+        run,
+        sketch,
+        n_power_iter,
+        "float64",
+        n_slabs,
+        indefinite=False,
+        scale=sketch.scale,
+        n_signals=n_signals,
+    )

@@ -4,24 +4,39 @@ import json
 
 import numpy as np
 import pytest
-from helpers import exact_rows
+from helpers import WeightedRows, exact_rows, peak_bytes, widened
 from numpy.testing import assert_allclose
 
 from distmom.cli.main import main
 from distmom.corpus import RowBlock, RowCorpus, ingest_rows
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import RegressionSearch, load_model
-from distmom.moments.search import ResponseMomentsPass, ResponsePairsPass, whole_third
+from distmom.moments.search import ResponseMomentsPass, ResponsePairsPass, ResponseSketchPass, whole_third
 from distmom.simulate.mixtures import RegressionPopulation, draw_labels
 
 
-def population(d, k, seed=0):
+def population(d, k, seed=0, correlated=True):
     """Return a mixture with random parameters, of which the features are the same for all seeds."""
     rng, features = np.random.default_rng(seed), np.random.default_rng(1)
     coefs, intercepts = 2.0 * rng.normal(size=(k, d)), rng.normal(size=k)
     variances, weights = rng.uniform(0.2, 1.0, k), rng.dirichlet(np.full(k, 8.0))
     mean, root = features.normal(size=d), np.eye(d) + 0.4 * features.normal(size=(d, d))
-    return RegressionPopulation(coefs, weights, variances, intercepts, mean, root)
+    return RegressionPopulation(coefs, weights, variances, intercepts, mean, root if correlated else None)
+
+
+def uncorrelated_population(d, k, n_within=3):
+    """Return a mixture with uncorrelated features, and rows with its second moments, and third moments within."""
+    rng, drawn = np.random.default_rng(0), population(n_within, k)
+    inner = RegressionPopulation(drawn.coefs, drawn.weights, drawn.variances, drawn.intercepts)
+    rows = inner.exact()
+    Z, Q = widened(rows.X, 1.0, d)
+    n, mean, scales = len(Z) // len(rows.X), rng.normal(size=d), rng.uniform(0.2, 3.0, d)
+    coefs = inner.coefs @ Q[:, :n_within].T / scales
+    true = RegressionPopulation(
+        coefs, inner.weights, inner.variances, inner.intercepts - coefs @ mean, mean, np.diag(scales)
+    )
+    columns = np.c_[mean + Z * scales, np.repeat(rows.responses, n), np.repeat(rows.components == 1, n)]
+    return true, WeightedRows(columns, np.repeat(rows.weights, n) / n, shard_rows=2000)
 
 
 def assert_is(found, true, i, tolerance=1e-10):
@@ -64,22 +79,100 @@ def test_an_exact_population_gives_every_component_by_any_side_information(metho
         assert found.noise == 0.0
 
 
+@pytest.mark.parametrize("n_bytes", [1 << 30, 0])
+@pytest.mark.parametrize(("n_oversamples", "n_power_iter"), [(0, 4), (5, 3), (60, 0)])
+def test_an_exact_population_of_uncorrelated_features_comes_back_from_a_sketch(
+    n_oversamples, n_power_iter, n_bytes, monkeypatch
+):
+    # Without room for whole bases, they are orthonormalised by slabs of rows.
+    monkeypatch.setattr("distmom.spectral.basis.WHOLE_BYTES", n_bytes)
+    true, corpus = uncorrelated_population(60, 2)
+    options = {"n_oversamples": n_oversamples, "n_power_iter": n_power_iter, "n_targets": 1}
+    model = RegressionSearch(2, covariance="diagonal", **options).fit_corpus(corpus)
+    names = ["columns", "sketch", *["power"] * n_power_iter, "pairs", "moments", "moments"]
+    assert [timing["name"] for timing in model.timings_] == names
+    assert model.diagnostics_["correlation"] < 1e-6
+    for i in range(2):
+        assert_is(model.search(np.linalg.pinv(true.coefs)[:, i]), true, i)
+    assert_is(model.search(target=0), true, 1)
+
+
+def test_a_sketch_of_uncorrelated_features_is_as_accurate_as_their_whole_covariance():
+    rng, errors = np.random.default_rng(0), {}
+    coefs = np.linalg.qr(rng.normal(size=(40, 2)))[0].T * 2.0 / (scales := rng.uniform(0.5, 2.0, 40))
+    true = RegressionPopulation(coefs, [0.5, 0.5], 0.5, 0.0, rng.normal(size=40), np.diag(scales))
+    for seed in range(3):
+        rows = true.sample(40_000, seed)
+        for covariance in ("full", "diagonal"):
+            model = RegressionSearch(2, covariance=covariance).fit(rows.X, rows.responses)
+            found = model.search(np.linalg.pinv(coefs)[:, 0])
+            errors.setdefault(covariance, []).append(np.linalg.norm((found.coef - coefs[0]) * scales))
+        assert model.diagnostics_["correlation"] < 3.0 * np.sqrt(12 / 40_000)
+    assert np.mean(errors["diagonal"]) < 1.1 * np.mean(errors["full"]) < 0.5
+    # A common cause of all features along the coefficients of one component.
+    X = rows.X + rng.normal(size=(40_000, 1)) * true.coefs[0] * scales**2
+    model = RegressionSearch(2, covariance="diagonal").fit(X, rows.responses)
+    assert model.diagnostics_["correlation"] > 20.0 * np.sqrt(12 / 40_000)
+
+
+def test_no_matrix_of_all_features_is_formed_with_a_diagonal_covariance():
+    d, rng = 800, np.random.default_rng(0)
+    coefs = 3.0 * np.linalg.qr(rng.normal(size=(d, 2)))[0].T
+    rows = RegressionPopulation(coefs, [0.5, 0.5], 0.5).sample(8_000, 0)
+    corpus = RowCorpus(np.c_[rows.X, rows.responses], shard_rows=100)
+    model, matrix = RegressionSearch(2, covariance="diagonal"), 8 * d**2
+    assert max(p.sums_bytes for p in model.plan(corpus).passes) < matrix / 50
+    assert max(p.sums_bytes for p in RegressionSearch(2).plan(corpus).passes) >= matrix
+    assert peak_bytes(lambda: model.fit_corpus(corpus), matrix / 2) < matrix / 2
+    assert model.basis_.shape == (d, 2)
+
+
+@pytest.mark.parametrize(("d", "n"), [(40, 6_000), (500, 300)])
+def test_a_task_takes_what_is_projected(d, n):
+    rng, r = np.random.default_rng(0), 8
+    rows, origin = rng.normal(size=(n, d + 1)), np.zeros((d + 1, 1))
+    basis, scale = np.linalg.qr(rng.normal(size=(d, r)))[0], np.ones((d, 1))
+    passes = [
+        ResponseSketchPass(d, n_columns=r, origin=origin, scale=scale),
+        ResponseSketchPass(d, n_columns=r, origin=origin, scale=scale, basis=basis),
+        ResponsePairsPass(d, origin=origin, basis=basis, rank=r),
+        ResponsePairsPass(d, origin=origin),
+    ]
+    block = RowCorpus(rows, shard_rows=n).read_shard(0)
+    for pass_ in passes:
+        sums = pass_.zero()
+        most = 1.05 * (pass_.working_bytes(n) + pass_.mapped_bytes) + (1 << 16)
+        assert peak_bytes(lambda pass_=pass_, sums=sums: pass_.add(sums, block, {}), most) < most, pass_.name
+
+
 def test_sums_are_those_of_their_definition():
     rng = np.random.default_rng(0)
     rows, weights = rng.normal(size=(40, 7)), rng.uniform(0.5, 2.0, 40)
     P, m, slopes = rng.normal(size=(4, 3)), rng.normal(size=(5, 1)), rng.normal(size=(3, 1))
     of_moments = ResponseMomentsPass(4, basis=P, origin=m, slopes=slopes, rank=3, n_targets=2)
     of_pairs = ResponsePairsPass(4, origin=m)
-    moments, pairs = of_moments.zero(), of_pairs.zero()
+    of_projected = ResponsePairsPass(4, origin=m, basis=P, rank=3)
+    D = rng.uniform(0.5, 2.0, (4, 1))
+    of_sketch = ResponseSketchPass(4, n_columns=3, basis=P, origin=m, scale=D)
+    moments, pairs, projected, sketch = (p.zero() for p in (of_moments, of_pairs, of_projected, of_sketch))
     for cut in (slice(0, 15), slice(15, 40)):
         block = RowBlock(rows[cut], np.arange(cut.stop - cut.start + 1), cut.start, weights=weights[cut])
         of_moments.add(moments, block, {})
         of_pairs.add(pairs, block, {})
+        of_projected.add(projected, block, {})
+        of_sketch.add(sketch, block, {})
     x, y, t = rows[:, :4] - m[:4, 0], rows[:, 4] - m[4, 0], rows[:, 5:]
     Z, w = x @ P, weights
     assert_allclose(pairs["xx"], np.einsum("n,na,nb->ab", w * y**2, x, x))
     assert_allclose(pairs["squares"], w @ y**2)
     assert_allclose(pairs["cubes"], (w * y**3) @ x)
+    assert_allclose(projected["xx"], np.einsum("n,na,nb->ab", w * y**2, Z, Z))
+    assert_allclose(projected["zz"], np.einsum("n,na,nb->ab", w, Z, Z))
+    assert_allclose(projected["squares"], w @ y**2)
+    assert_allclose(projected["cubes"], (w * y**3) @ Z)
+    assert_allclose(sketch["sketch"].single, pairs["xx"] @ P)
+    assert_allclose(sketch["squares"], np.trace(D * pairs["xx"] * D.T))
+    assert_allclose(sketch["mass"], w.sum())
     for power, name in enumerate(("yz", "yyz", "yyyz"), 1):
         assert_allclose(moments[name], (w * y**power) @ Z)
     g = y**3 - Z @ slopes[:, 0]
@@ -109,25 +202,27 @@ def test_errors_fall_with_the_root_of_the_number_of_rows(how):
     assert 2.4 < few / many < 7.0
 
 
-def test_the_plan_lists_the_passes_and_a_saved_model_is_the_same(tmp_path):
-    rows = population(4, 2).sample(20_000, 0)
+@pytest.mark.parametrize("options", [{}, {"covariance": "diagonal", "n_oversamples": 1}])
+def test_the_plan_lists_the_passes_and_a_saved_model_is_the_same(tmp_path, options):
+    rows = population(4, 2, correlated=not options).sample(20_000, 0)
     X, y, z = rows.X, rows.responses, rows.components
     corpus = RowCorpus(np.c_[X, y, z == 1], shard_rows=2000)
-    model = RegressionSearch(2, n_targets=1)
+    model = RegressionSearch(2, n_targets=1, **options)
     planned = [p.name for p in model.plan(corpus).passes]
     model.fit_corpus(corpus).save(tmp_path / "m")
     assert [timing["name"] for timing in model.timings_] == planned
     loaded = load_model(tmp_path / "m")
-    stored = RegressionSearch(2, n_targets=1).fit_corpus(
+    stored = RegressionSearch(2, n_targets=1, **options).fit_corpus(
         ingest_rows(np.c_[X, y, z == 1], tmp_path / "c", shard_rows=2000)
     )
-    limited = RegressionSearch(2, n_targets=1).fit_corpus(corpus, memory_limit=1 << 30)
+    limited = RegressionSearch(2, n_targets=1, **options).fit_corpus(corpus, memory_limit=1 << 30)
     ours = model.search(target=0)
     for other in (loaded, stored, limited):
         theirs = other.search(target=0)
         assert (ours.coef == theirs.coef).all()
         assert (ours.weight, ours.variance, ours.noise) == (theirs.weight, theirs.variance, theirs.noise)
-    cut = RegressionSearch(2, n_targets=1).fit_corpus(RowCorpus(np.c_[X, y, z == 1], shard_rows=5000))
+    cut = RegressionSearch(2, n_targets=1, **options)
+    cut.fit_corpus(RowCorpus(np.c_[X, y, z == 1], shard_rows=5000))
     assert_allclose(cut.search(target=0).coef, ours.coef, rtol=1e-9)
     assert loaded.pictures() == model.pictures()
 
@@ -146,6 +241,10 @@ def test_what_does_not_suit_is_refused():
         RegressionSearch(2).fit(np.c_[X, X[:, 0]], y)
     with pytest.raises(NumericalError, match="the features are linearly dependent, or far from the origin"):
         RegressionSearch(2).fit(X + 1e9, y)
+    with pytest.raises(NumericalError, match="feature 4 is constant, or far from the origin: its mean is 1"):
+        RegressionSearch(2, covariance="diagonal").fit(np.c_[X, np.ones(2000)], y)
+    with pytest.raises(UsageError, match="covariance"):
+        RegressionSearch(2, covariance="tied").fit(X, y)
     with pytest.raises(NumericalError, match="rank < k"):
         # Noise alone has no component.
         RegressionSearch(4).fit(X, np.random.default_rng(0).normal(size=2000))

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import WeightedRows, exact_rows, peak_bytes
+from helpers import WeightedRows, exact_rows, peak_bytes, widened
 from numpy.testing import assert_allclose
 
 from distmom.cli.main import main
@@ -24,12 +24,12 @@ def population(d, m, weights, variance, seed=0):
 
 def wide_population(d, weights, variance, n_within=4):
     """Return lines in few of d dimensions, and rows with their second moments, and fourth moments within."""
-    inner, n = population(n_within, 1, weights, variance), d - n_within
-    rows, axes = inner.exact(), np.sqrt(variance * n) * np.vstack([np.eye(n), -np.eye(n)])
-    X = np.hstack([np.repeat(rows.X, 2 * n, axis=0), np.tile(axes, (len(rows.X), 1))])
-    Q = np.linalg.qr(np.random.default_rng(1).normal(size=(d, d)))[0]
+    inner = population(n_within, 1, weights, variance)
+    rows = inner.exact()
+    X, Q = widened(rows.X, variance, d)
+    n = len(X) // len(rows.X)
     true = SubspacePopulation(Q[:, :n_within] @ inner.bases, inner.weights, variance)
-    return true, WeightedRows(X @ Q.T, np.repeat(rows.weights, 2 * n) / (2 * n), shard_rows=1000)
+    return true, WeightedRows(X, np.repeat(rows.weights, n) / n, shard_rows=1000)
 
 
 def distance(found, true):

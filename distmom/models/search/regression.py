@@ -18,7 +18,8 @@ intercepts and variances,
 for side information t that is independent of x and of the noise given the component. Q has the leading
 eigenvectors of the second matrix, and the coordinates of a component are ``Q'beta_i``. g is ``y^3`` minus a
 linear function of z, which only reduces the sampling error. Coefficients of x are
-``S^(-1/2) beta_i``.
+``S^(-1/2) beta_i``. The inverse root of S is a matrix of all features, except for uncorrelated features, where it
+is diagonal; the range of the second matrix is then found from its products with few columns.
 """
 
 from __future__ import annotations
@@ -29,10 +30,17 @@ from typing import Any, Self
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, PassResult, StoredArray, StoredColumns, Sums
-from distmom.errors import NumericalError
-from distmom.linalg import Whitening, whiten
+from distmom.engine import Engine, Sums, TallResult
 from distmom.models.search.base import FoundComponent, RowSearch
+from distmom.models.search.directions import (
+    RegressionBasis,
+    Standardised,
+    column_scales,
+    narrowed_basis,
+    regression_basis,
+    standardised,
+    unknown_basis,
+)
 from distmom.models.search.state import (
     Part,
     SearchState,
@@ -42,14 +50,18 @@ from distmom.models.search.state import (
     whitened_cube,
 )
 from distmom.moments.gaussian import RowCovariancePass
-from distmom.moments.search import ResponseMomentsPass, ResponsePairsPass, whole_third
+from distmom.moments.multiview import MultiViewColumnsPass
+from distmom.moments.search import ResponseMomentsPass, ResponsePairsPass, ResponseSketchPass, whole_third
+from distmom.spectral.basis import unknown_columns
+from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import halves
+from distmom.spectral.row_basis import sketched_basis
 from distmom.spectral.run import Run, unknown
 
-#: least eigenvalue of the covariance of the features, as a share of the largest
-LEAST_SHARE = 1e-10
 #: eigenvalues that are reported
 N_SPECTRUM = 100
+#: what is known of the covariance of the features
+COVARIANCES = ("full", "diagonal")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,46 +84,11 @@ class FoundRegression(FoundComponent):
     variance: float
 
 
-@dataclass(frozen=True)
-class Standardised:
-    """A map of features to uncorrelated ones of variance one.
-
-    Attributes
-    ----------
-    root : ndarray of shape (d, d)
-        ``S^(-1/2)``.
-    origin : StoredArray of shape (d + 1, 1)
-        Mean of the features and, last, of the response.
-    """
-
-    root: np.ndarray
-    origin: StoredArray
-
-
-@dataclass(frozen=True)
-class RegressionBasis:
-    """A basis of the coefficients.
-
-    Attributes
-    ----------
-    matrix : StoredColumns of shape (d, k)
-        ``S^(-1/2) Q``.
-    slopes : StoredArray of shape (k, 1)
-        Slopes of the cubed response on the standardised features in the basis.
-    white : Whitening
-        Whitening of ``sum_i p_i beta_i beta_i'`` in the basis.
-    """
-
-    matrix: StoredColumns
-    slopes: StoredArray
-    white: Whitening
-
-
 class RegressionSearch(RowSearch):
     """Find one component of a mixture of linear regressions from side information about it.
 
-    Features are Gaussian, with any mean and covariance. Every component has its own coefficients, intercept and
-    variance of the noise.
+    Features are Gaussian, with any mean and covariance, or with a diagonal covariance. Every component has its own
+    coefficients, intercept and variance of the noise.
 
     Attributes
     ----------
@@ -121,7 +98,9 @@ class RegressionSearch(RowSearch):
         Maps coordinates to coefficients.
     diagnostics_ : dict
         ``spectrum`` has the leading eigenvalues of the weighted sum of the products of the standardised
-        coefficients.
+        coefficients. With ``covariance="diagonal"``, ``correlation`` is the largest difference from one of the
+        variance of a coordinate in the sketched basis. It is much larger than ``2 sqrt(r / n)``, for n rows and r
+        coordinates, where features are correlated after all.
     vocabulary_ : list of str
         Names of the columns: the features, the response, and those of side information.
     n_features_in_ : int
@@ -141,7 +120,16 @@ class RegressionSearch(RowSearch):
     """
 
     n_responses = 1
-    shown = ("noise_level", "relative_gap")
+    shown = ("noise_level", "relative_gap", "correlation")
+
+    covariance: str = parameter(
+        "Covariance of the features: any (full), which forms matrices of features x features, or zero between "
+        "different features (diagonal), which does not.", default="full", choices=COVARIANCES,
+    )  # fmt: skip
+    n_oversamples: int = parameter(
+        "Columns of the sketch beyond the components, with covariance=diagonal.", default=10, least=0
+    )
+    n_power_iter: int = parameter("Power passes of the sketch, with covariance=diagonal.", default=2, least=0)
 
     def fit(self, X: Any, y: Any, side: Any = None) -> Self:
         """Add up the moments of rows in memory.
@@ -176,23 +164,33 @@ class RegressionSearch(RowSearch):
     def program(self, run: Run) -> SearchState:
         """Add up the moments by the passes of a run, in two halves, and return the state."""
         (d, q), k = self._sizes_of(run.corpus), self.n_components
+        basis = self._whole(run, d, k) if self.covariance == "full" else self._sketched(run, d, k)
+        pass_ = ResponseMomentsPass(
+            d, basis=basis.matrix, origin=basis.origin, slopes=basis.slopes, rank=k, n_targets=q
+        )
+        parts = tuple(run.scan(replace(pass_, selection=half)).directory for half in halves(self._seed))
+        state: SearchState = run.rows(_state, basis, parts, out=unknown())
+        return state
+
+    def _whole(self, run: Run, d: int, k: int) -> RegressionBasis:
+        """Find the directions of the coefficients of features with any covariance."""
         out = Standardised(unknown(d, d), unknown(d + 1, 1))
         scale = run.rows(standardised, run.scan(RowCovariancePass(d + 1)), out=out)
         pairs = run.scan(ResponsePairsPass(d, origin=scale.origin))
-        white = Whitening(unknown(k, k), unknown(k, k), unknown(d), unknown(), unknown(), unknown())
-        basis = run.rows(
-            regression_basis,
-            pairs,
-            scale,
-            k,
-            out=RegressionBasis(StoredColumns((unknown(d, k),)), unknown(k, 1), white),
+        return run.rows(regression_basis, pairs, scale, k, out=unknown_basis(d, d, k, scale.origin))
+
+    def _sketched(self, run: Run, d: int, k: int) -> RegressionBasis:
+        """Find the directions of the coefficients of uncorrelated features from a sketch."""
+        out = TallResult({"origin": unknown_columns(d + 1, 1), "scale": unknown_columns(d, 1)}, {})
+        columns = run.scan(MultiViewColumnsPass(d + 1, widths=(d + 1,)), column_scales, out=out).states
+        origin, scale = columns["origin"].parts[0], columns["scale"].parts[0]
+        sketch = ResponseSketchPass(
+            d, n_columns=min(k + self.n_oversamples, d), seed=self._seed, origin=origin, scale=scale
         )
-        pass_ = ResponseMomentsPass(
-            d, basis=basis.matrix, origin=scale.origin, slopes=basis.slopes, rank=k, n_targets=q
-        )
-        parts = tuple(run.scan(replace(pass_, selection=half)).directory for half in halves(self._seed))
-        state: SearchState = run.rows(_state, basis, scale, parts, out=unknown())
-        return state
+        found = sketched_basis(run, sketch, self.n_power_iter, k)
+        pairs = run.scan(ResponsePairsPass(d, origin=origin, basis=found.matrix, rank=found.rank))
+        out_basis = unknown_basis(d, found.rank, k, origin)
+        return run.rows(narrowed_basis, pairs, found, origin, d, k, out=out_basis)
 
     def search(
         self, along: Any = None, *, rows: Any = None, target: int | str | None = None, force: bool = False
@@ -235,42 +233,6 @@ class RegressionSearch(RowSearch):
         return np.asarray((X[:, :-1] @ self.basis_) * X[:, -1:])
 
 
-def standardised(engine: Engine, scanned: PassResult) -> Standardised:
-    """Return the map that standardises the features, from the second moment of features and response."""
-    mass = float(scanned.sums["mass"])
-    if not mass > 0.0:
-        raise NumericalError("expected rows of positive weight, got none")
-    mean = np.asarray(scanned.sums["mean"]) / mass
-    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-        covariance = (np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean))[:-1, :-1]
-        if not np.isfinite(covariance).all():
-            raise NumericalError("the covariance of the features overflows: scale the rows")
-        values, vectors = np.linalg.eigh(covariance)
-    if not values[0] > LEAST_SHARE * max(float(values[-1]), 1e-5 * float(mean[:-1] @ mean[:-1])):
-        raise NumericalError(
-            "the features are linearly dependent, or far from the origin: the eigenvalues of their covariance are "
-            f"between {values[0]:.3g} and {values[-1]:.3g}, and their mean has norm "
-            f"{np.linalg.norm(mean[:-1]):.3g}; leave features out, or subtract the mean"
-        )
-    with one_blas_thread():
-        return Standardised((vectors / np.sqrt(values)) @ vectors.T, engine.put(mean[:, None]))
-
-
-def regression_basis(engine: Engine, scanned: PassResult, scale: Standardised, k: int) -> RegressionBasis:
-    """Return the k leading directions of the coefficients, from the sums of `ResponsePairsPass`."""
-    sums, mass = scanned.sums, float(scanned.sums["mass"])
-    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-        moment = scale.root @ (np.asarray(sums["xx"]) / mass) @ scale.root
-        A = (moment + moment.T) / 4.0 - float(sums["squares"]) / mass / 2.0 * np.eye(len(moment))
-        white = whiten(A, k)
-        sizes = np.sqrt(white.eigenvalues[:k])
-        matrix = scale.root @ (white.W * sizes)
-    small = replace(white, W=np.diag(1.0 / sizes), B=np.diag(sizes))
-    slopes = np.asarray(sums["cubes"]) / mass @ matrix
-    columns = StoredColumns((engine.put(np.ascontiguousarray(matrix)),))
-    return RegressionBasis(columns, engine.put(slopes[:, None]), small)
-
-
 def regression_part(sums: Sums, W: np.ndarray) -> Part:
     """Return the moments of some rows in whitened coordinates.
 
@@ -291,15 +253,13 @@ def regression_part(sums: Sums, W: np.ndarray) -> Part:
     )  # fmt: skip
 
 
-def _state(
-    engine: Engine, basis: RegressionBasis, scale: Standardised, directories: tuple[str, ...]
-) -> SearchState:
+def _state(engine: Engine, basis: RegressionBasis, directories: tuple[str, ...]) -> SearchState:
     (whole, first, second), white = loaded_halves(directories), basis.white
     with one_blas_thread():
         parts = [regression_part(sums, white.W) for sums in (whole, first, second)]
     facts = {
         "spectrum": [float(x) for x in white.eigenvalues[:N_SPECTRUM]], "noise_level": float(white.noise),
-        "relative_gap": float(white.gap),
+        "relative_gap": float(white.gap), **basis.facts,
     }  # fmt: skip
-    matrix, center = basis.matrix.parts[0].load(), np.asarray(scale.origin.load())[:, 0]
+    matrix, center = basis.matrix.parts[0].load(), np.asarray(basis.origin.load())[:, 0]
     return search_state(np.asarray(matrix), center, white, parts, int(whole["sampled"]), facts)
