@@ -74,6 +74,9 @@ def prepare_distmom(task: Task, name: str) -> Fit:
         "distmom-background": (SpectralLDA, {"background": True}),
         "distmom-long": (SpectralLDA, {"background": True, "n_refine": 8}),
         "distmom-anchors": (AnchorTopics, {}),
+        "distmom-anchors-moments": (AnchorTopics, {"n_refine": 0}),
+        "distmom-anchors-divergence": (AnchorTopics, {"loss": "divergence"}),
+        "distmom-anchors-divergence-moments": (AnchorTopics, {"loss": "divergence", "n_refine": 0}),
         "distmom-eca": (IndependentTopics, {}),
         "distmom-eca-moments": (IndependentTopics, {**all_words, "n_refine": 0}),
         "distmom-eca-fourth": (IndependentTopics, {**all_words, "n_refine": 0, "orders": "4"}),
@@ -233,8 +236,12 @@ OWN_MODELS = (
     "distmom-long",
     "distmom-anchors",
 )
-#: systems for documents of other assumptions than those of `SpectralLDA`, which run only if they are named
+#: variants, and systems for documents of other assumptions than those of `SpectralLDA`, which run only if they are
+#: named
 SPECIAL = {
+    "distmom-anchors-moments": prepare_distmom,
+    "distmom-anchors-divergence": prepare_distmom,
+    "distmom-anchors-divergence-moments": prepare_distmom,
     "distmom-eca": prepare_distmom,
     "distmom-eca-moments": prepare_distmom,
     "distmom-eca-fourth": prepare_distmom,

@@ -4,7 +4,13 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from distmom.errors import NumericalError
-from distmom.linalg.anchors import _project_rows, _squared_distances, select_anchors, simplex_weights
+from distmom.linalg.anchors import (
+    _project_rows,
+    _squared_distances,
+    divergence_weights,
+    select_anchors,
+    simplex_weights,
+)
 
 
 def mixtures(n=60, k=5, r=9, seed=0):
@@ -73,6 +79,65 @@ def test_weights_are_the_least_squares_over_the_simplex(outside):
             constraints={"type": "eq", "fun": lambda w: w.sum() - 1}, options={"ftol": 1e-14, "maxiter": 500},
         )  # fmt: skip
         assert ((weights @ anchors - row) ** 2).sum() <= best.fun + 1e-9
+
+
+def divergences(rows, weights, anchors):
+    """Return the divergence of every row from its mixture."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(rows > 0.0, rows * np.log(rows / (weights @ anchors)), 0.0).sum(axis=1)
+
+
+@pytest.mark.parametrize(("k", "m", "concentration"), [(4, 7, 1.0), (5, 40, 0.3), (20, 500, 0.05)])
+def test_weights_of_exact_mixtures_come_back_by_divergence(k, m, concentration):
+    rng = np.random.default_rng(0)
+    anchors = rng.dirichlet(np.full(m, concentration), k)
+    # Most topics are absent, and some rows are anchors.
+    weights = np.vstack([np.eye(k), rng.dirichlet(np.full(k, 0.2), 200)])
+    weights[weights < 0.02] = 0.0
+    weights /= weights.sum(axis=1, keepdims=True)
+    found = divergence_weights(weights @ anchors, anchors, np.eye(m), tolerance=0.0)
+    assert_allclose(found, weights, atol=1e-10)
+    # The stopping rule bounds the divergence.
+    loose = divergence_weights(weights @ anchors, anchors, np.eye(m), tolerance=1e-4)
+    assert 1e-12 < divergences(weights @ anchors, loose, anchors).max() <= 1e-4
+
+
+def test_weights_are_those_of_the_least_divergence_over_the_simplex():
+    rng = np.random.default_rng(2)
+    anchors = rng.dirichlet(np.ones(9), 4)
+    # Counts with zeros, of distributions that are no mixtures of the anchors.
+    rows = rng.multinomial(30, rng.dirichlet(np.full(9, 0.5), 12)) / 30.0
+    found = divergence_weights(rows, anchors, np.eye(9))
+    assert_allclose(found.sum(axis=1), 1.0, atol=1e-14)
+    assert found.min() >= 0.0
+    assert (found == 0.0).any()
+    ours = divergences(rows, found, anchors)
+    for row, least in zip(rows, ours, strict=True):
+        best = minimize(
+            lambda w, row=row: divergences(row[None], w[None], anchors)[0], np.full(4, 0.25),
+            bounds=[(1e-12, 1)] * 4, constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+            options={"ftol": 1e-14, "maxiter": 500},
+        )  # fmt: skip
+        assert least <= best.fun + 1e-9
+        assert least == pytest.approx(best.fun, abs=1e-6)
+    # The least squares are another mixture.
+    assert (ours < divergences(rows, simplex_weights(rows, anchors), anchors) - 1e-4).any()
+
+
+def test_every_row_has_a_distribution_of_weights_whatever_its_contexts():
+    rng = np.random.default_rng(3)
+    rows, contexts = rng.standard_normal((400, 6)), rng.standard_normal((6, 30))
+    rows[0] = 0.0
+    anchors = rng.standard_normal((5, 6))
+    # Two anchors are equal, and the last context is one that no anchor has.
+    anchors[4] = anchors[3]
+    contexts[:, -1] = -np.linalg.lstsq(anchors, np.ones(5))[0]
+    found = divergence_weights(rows, anchors, contexts)
+    assert_allclose(found.sum(axis=1), 1.0, atol=1e-14)
+    assert found.min() >= 0.0
+    assert (found[0] == 0.2).all()
+    # Blocks of rows, and rows alone, give the same.
+    assert_allclose(found[17:18], divergence_weights(rows[17:18], anchors, contexts), atol=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e3, 1e9])

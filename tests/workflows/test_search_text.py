@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from distmom.simulate.topics import TopicPopulation
+
 N_TOPICS = 4
 
 
@@ -44,6 +46,23 @@ def test_topics_of_labels_of_planted_documents_are_coherent(comparison, files, t
     # Words of a planted topic occur together far more often than by chance; NPMI is 0 by chance.
     assert np.mean(found["whitening"]["NPMI"]) > 0.1
     assert np.mean(found["whitening"]["NPMI"]) > np.mean(found["ss-nmf"]["NPMI"]) - 0.02
+
+
+def test_topics_in_documents_weighted_by_an_anchor_word_are_the_planted_ones(comparison):
+    rng = np.random.default_rng(0)
+    anchors = np.array([0.02, 0.03, 0.025])
+    topics = np.vstack([np.diag(anchors), rng.dirichlet(np.full(147, 0.5), 3).T * (1.0 - anchors)])
+    counts = csr_array(TopicPopulation(np.full(3, 0.2), topics).sample(20_000, 40, seed=0)[0])
+    words = [f"word{i}" for i in range(150)]
+    documents = importlib.import_module("topic_documents")
+    data = documents.Data("planted", counts, counts[:0], words, topics.T, 0.6, np.arange(150))
+    errors = {}
+    for name in ("nmf", "ss-nmf"):
+        found = comparison.FINDERS[name](data, 3, 0, [0, 1, 2])[0]
+        errors[name] = np.abs(np.array(found) - topics.T).sum(axis=1)
+    assert errors["nmf"].max() < 0.5
+    # All of these documents are about the topic of the label.
+    assert errors["ss-nmf"].max() < 0.2
 
 
 def test_coherence_is_the_mutual_information_of_the_label_and_the_first_words(comparison, monkeypatch):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.errors import UsageError
+from distmom.models.topics.anchors import LOSSES
 from distmom.models.topics.factors import METHOD
 from distmom.models.topics.longer import part_of_positions
 from distmom.models.topics.program import TopicModel
@@ -97,6 +98,11 @@ class AnchorTopics(TopicModel):
     diagnostics_ : dict
         ``anchors`` are the anchor words.
     """
+
+    loss: str = parameter(
+        "Find the topics of a word as the mixture of anchor words whose neighbours are nearest, by least squares "
+        "(least_squares) or by Kullback-Leibler divergence (divergence).", default="least_squares", choices=LOSSES,
+    )  # fmt: skip
 
     init: str = fixed("anchors")
     alpha0: float | str = fixed(0.0)

@@ -14,28 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from distmom.blas import one_blas_thread
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, StoredColumns
-from distmom.engine.tall import Tall, read_rows
+from distmom.engine.tall import Tall
 from distmom.errors import NumericalError
-from distmom.linalg.anchors import select_anchors, simplex_weights
+from distmom.models.topics.anchors import anchor_topics
 from distmom.models.topics.committed import CommittedMoments
 from distmom.models.topics.factors import find_independent
 from distmom.models.topics.recovery import free_rows, scaled_rows, store_topics, with_column
 from distmom.moments.dirichlet import proportions, proportions_of_mean, topic_factor
-from distmom.moments.word_moments import word_moments
 from distmom.spectral.basis import unknown_columns
 from distmom.spectral.components import find_each
 from distmom.spectral.core import Core, added_sums
 from distmom.spectral.run import Run, unknown
 
 logger = logging.getLogger(__name__)
-
-#: least number of candidates per topic for anchor words
-ANCHOR_CANDIDATES = 10
-#: least share of the documents that contain an anchor word
-ANCHOR_DF = 0.01
 
 
 @dataclass(frozen=True)
@@ -74,6 +67,7 @@ def initials(
     trials: Sequence[float | None],
     background: bool,
     orders: str = "3",
+    loss: str = "least_squares",
 ) -> list[Initial]:
     """Return initial topics from committed moments, one set per trial.
 
@@ -94,6 +88,8 @@ def initials(
         Add the unigram distribution as a further topic.
     orders : str, default "3"
         Orders of the moments that find independent factors, a name in `distmom.spectral.factors.ORDERS`.
+    loss : str, default "least_squares"
+        Loss by which words are mixtures of anchor words, a name in `distmom.models.topics.anchors.LOSSES`.
 
     Returns
     -------
@@ -114,7 +110,7 @@ def initials(
         cores = find_each(run, settings, moments.basis, moments.directories) if settings else []
     k = moments.settings.n_states + int(background)
     out = [Initial.upto(len(numbers), k)] * len(trials)
-    return run.rows(_initials, moments, numbers, trials, cores, background, out=out)
+    return run.rows(_initials, moments, numbers, trials, cores, background, loss, out=out)
 
 
 def _initials(
@@ -124,6 +120,7 @@ def _initials(
     trials: Sequence[float | None],
     cores: Sequence[Core | NumericalError],
     background: bool,
+    loss: str,
 ) -> list[Initial]:
     found: list[Initial] = []
     errors = [core for core in cores if isinstance(core, NumericalError)]
@@ -133,7 +130,7 @@ def _initials(
             found.append(_tensor_init(engine, moments, numbers, alpha0, core))
     if None in trials:
         try:
-            found.append(_anchor_init(engine, moments, numbers, engine.corpus.vocabulary, ANCHOR_DF))
+            found.append(_anchor_init(engine, moments, numbers, engine.corpus.vocabulary, loss))
         except NumericalError as error:
             errors.append(error)
     if not found:
@@ -212,47 +209,13 @@ def _tensor_init(
 
 
 def _anchor_init(
-    engine: Engine, moments: CommittedMoments, numbers: np.ndarray, vocabulary: list[str], min_df: float
+    engine: Engine, moments: CommittedMoments, numbers: np.ndarray, vocabulary: list[str], loss: str
 ) -> Initial:
-    """Find anchor words in the second moment, and the topics that they span (see `distmom.linalg.anchors`).
-
-    Parameters
-    ----------
-    engine : Engine
-    moments : CommittedMoments
-    numbers : ndarray of shape (n_words,), int32
-    vocabulary : list of str
-        All words of the corpus, to name the anchors.
-    min_df : float
-        Least share of the documents that contain an anchor word, unless there are fewer than ten such words per
-        topic.
-    """
-    settings, corpus = moments.settings, engine.corpus
-    kept = np.flatnonzero(numbers >= 0)
-    frequency = np.asarray(corpus.document_frequency)[kept]
-    n_least = min(len(frequency), ANCHOR_CANDIDATES * settings.n_states)
-    least = min(min_df * corpus.n_documents, np.sort(frequency)[-n_least])
-    candidates = np.flatnonzero(frequency >= least)
-    with one_blas_thread():
-        sums = added_sums(moments.directories, without="m3")
-        found = word_moments(sums, settings.kind, moments.basis.matrix)
-        mean = np.maximum(np.asarray(sums["mean"]), 0.0)
-        stored = np.asarray(read_rows(moments.basis.matrix, slice(0, len(kept))), np.float64)
-        scale = 1.0 if moments.words.scale is None else np.asarray(moments.words.scale.load())
-        # Row w of D E2 D is Q_w (Q'D E2 D Q) Q'; the last factor does not change distances.
-        rows = (stored / scale) @ found.m2 / np.where(mean > 0.0, mean, 1.0)[:, None] / scale
-        anchors = select_anchors(rows, settings.n_states, candidates)
-        weights = simplex_weights(rows, rows[anchors])
-    joint = weights * mean[:, None]
-    shares = joint.sum(axis=0)
-
+    """Return the topics that anchor words span."""
+    found = anchor_topics(engine, moments, numbers, loss)
+    shares = found.joint.sum(axis=0)
     topics, _ = store_topics(
-        engine, moments, numbers, (engine.put(joint),), np.asarray, (), settings.n_states
+        engine, moments, numbers, (engine.put(found.joint),), np.asarray, (), moments.settings.n_states
     )
-    return Initial(
-        "anchors",
-        topics,
-        shares / shares.sum(),
-        None,
-        {**found.lengths, "sum_rules": found.sum_rules, "anchors": [vocabulary[i] for i in kept[anchors]]},
-    )
+    facts = {**found.facts, "anchors": [vocabulary[i] for i in found.anchors]}
+    return Initial("anchors", topics, shares / shares.sum(), None, facts)

@@ -100,6 +100,8 @@ class TopicModel(FittedTopics):
     decompose_on: str = place_parameter()
     #: orders of the moments that find topics with independent amounts; only `IndependentTopics` has a choice
     orders: str = fixed("3")
+    #: loss by which words are mixtures of anchor words; only `AnchorTopics` has a choice
+    loss: str = fixed("least_squares")
 
     def fit(self, X: Any, y: Any = None) -> TopicModel:
         """Fit the model to documents in memory.
@@ -208,7 +210,7 @@ class TopicModel(FittedTopics):
         moments = fit_moments(run, self.core_settings(most), words, rest, of_basis)
         chosen = None
         if held is not None:
-            tried = initials(run, moments, numbers, trials, self.background, self.orders)
+            tried = initials(run, moments, numbers, trials, self.background, self.orders, self.loss)
             chosen = self._choose(run.part("choose"), moments, tried, held)
             trials = [trials[0] if len(trials) == 1 else chosen.init.alpha0]
         from_moments = partial(self._start_of_all, moments=moments, numbers=numbers, trials=trials, held=held)
@@ -235,7 +237,7 @@ class TopicModel(FittedTopics):
         """Return initial topics from the moments of all documents, including those held out so far."""
         if held is not None:
             moments = extend_moments(run.part("extend"), moments, held)
-        init = initials(run, moments, numbers, trials, self.background, self.orders)[0]
+        init = initials(run, moments, numbers, trials, self.background, self.orders, self.loss)[0]
         n_folds = self.n_folds(run.corpus)
         return init, initial_topics(init.topics, init.proportions, n_folds, moments.settings.dtype)
 
@@ -344,7 +346,7 @@ class TopicModel(FittedTopics):
         return self
 
     def _of_moments(self, run: Run, moments: CommittedMoments, numbers: np.ndarray) -> tuple[Initial, Topics]:
-        init = initials(run, moments, numbers, self.trials(), self.background)[0]
+        init = initials(run, moments, numbers, self.trials(), self.background, loss=self.loss)[0]
         return init, initial_topics(init.topics, init.proportions, dtype=moments.settings.dtype)
 
     def _check_without_documents(self, moments: TopicMoments) -> None:
