@@ -67,6 +67,7 @@ def test_sources_have_their_numbers():
         ("distmom-eca-fourth", 0.3),
         ("distmom-eca-both", 0.3),
         ("distmom-sparse-uncapped", 0.3),
+        ("distmom-anchors-divergence", 0.3),
     ],
 )
 def test_own_models_find_planted_topics(documents, tmp_path, system, largest):

@@ -26,7 +26,7 @@ ANCHOR_CANDIDATES = 10
 #: least share of the documents that contain an anchor word, unless there are too few candidates
 ANCHOR_DF = 0.01
 #: contexts in which distributions are compared by their divergence, at most
-N_CONTEXTS = 1000
+N_CONTEXTS = 2000
 
 
 @dataclass(frozen=True)
