@@ -297,6 +297,9 @@ def _shift(ritz: np.ndarray, n: int, isotropic: tuple[float, int] | None) -> flo
     """Return what is subtracted from M2, given its Ritz values, ascending (see `_next_directions`)."""
     if isotropic is not None:
         trace, n_signals = isotropic
+        if n <= n_signals:
+            # No direction is left to noise.
+            return 0.0
         signals = float(ritz[max(0, len(ritz) - n_signals) :].sum())
         return max((trace - signals) / (n - n_signals), 0.0)
     return float(ritz[0]) if ritz[0] < -1e-9 * abs(ritz[-1]) else 0.0

@@ -115,6 +115,18 @@ def test_a_sketch_of_uncorrelated_features_is_as_accurate_as_their_whole_covaria
     assert model.diagnostics_["correlation"] > 20.0 * np.sqrt(12 / 40_000)
 
 
+def test_as_many_features_as_components_leave_no_noise_to_subtract():
+    rng = np.random.default_rng(0)
+    x, z = rng.normal(size=(20_000, 2)), rng.integers(0, 2, 20_000)
+    y = np.where(z, 2 * x[:, 0], 2 * x[:, 1])
+    fits = [
+        RegressionSearch(2, covariance=name).fit(x, y, side=z.astype(float)) for name in ("full", "diagonal")
+    ]
+    found = [fit.search(target=0).coef for fit in fits]
+    assert_allclose(found[1], found[0], atol=0.05)
+    assert_allclose(np.abs(found[1]), [2.0, 0.0], atol=0.2)
+
+
 def test_no_matrix_of_all_features_is_formed_with_a_diagonal_covariance():
     d, rng = 800, np.random.default_rng(0)
     coefs = 3.0 * np.linalg.qr(rng.normal(size=(d, 2)))[0].T

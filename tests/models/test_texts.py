@@ -361,10 +361,28 @@ def test_labels_of_later_documents_are_given_at_the_first_call(data):
     assert model.label_frequency_.tolist()[1:2] == [1]
     lists = MultiLabelMoM(3, head="ridge").partial_fit(*data, classes=["z", "a"])
     assert lists.classes_.tolist()[:2] == ["z", "a"]
-    with pytest.raises(UsageError, match="classes: expected whole numbers as in y"):
-        MultiLabelMoM(3, head="ridge").partial_fit(texts, numbers, classes=["a"])
+    for classes in (["a"], 5, "abc", [0.5], [None]):
+        with pytest.raises(UsageError, match="classes: expected a list of whole numbers as in y"):
+            MultiLabelMoM(3, head="ridge").partial_fit(texts, numbers, classes=classes)
+    for classes in ([0, 1], 5, "abc", ["a", None]):
+        with pytest.raises(UsageError, match="classes: expected a list of names as in y"):
+            MultiLabelMoM(3, head="ridge").partial_fit(*data, classes=classes)
+    with pytest.raises(UsageError, match="y: expected numbers as in the fit, got names"):
+        model.partial_fit(texts, [str(each) for each in numbers])
     with pytest.raises(UsageError, match="classes: expected none with a matrix"):
         MultiLabelMoM(3, head="ridge").partial_fit(texts, np.eye(3, dtype=int)[numbers], classes=[0, 1, 2])
+
+
+def test_labels_that_scikit_learn_would_not_expect_are_reported(data, caplog):
+    texts, numbers = data[0], np.array([2 * ("herring" in text) for text in data[0]])
+    model = MultiLabelMoM(3, head="ridge").partial_fit(texts, numbers + 1)
+    model.partial_fit(texts[:1], [3])
+    assert "classes_" not in caplog.text
+    assert model.partial_fit(texts[:1], [2]).classes_.tolist() == [1, 3, 2]
+    assert "new labels follow those of the first fit in classes_" in caplog.text
+    names = np.array([" fish", "trees"])[numbers // 2]
+    assert MultiLabelMoM(3, head="ridge").fit(texts, names).classes_.tolist() == ["fish", "trees"]
+    assert "white space around labels is removed, as in ' fish'" in caplog.text
 
 
 @pytest.mark.parametrize("form", ["names", "numbers"])

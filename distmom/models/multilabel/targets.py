@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from sklearn.exceptions import DataConversionWarning
 
 from distmom.corpus.texts import as_label_lists, as_list, label_columns_of
 from distmom.errors import InputError, UsageError
+
+logger = logging.getLogger(__name__)
 
 #: setting of a model that was fitted in memory: the form of its labels, which is that of its predictions
 TARGETS = "targets"
@@ -81,7 +84,7 @@ def first_names(y: Any, form: str, classes: Sequence[Any] | None) -> list[str] |
     Parameters
     ----------
     y, form
-        As from `checked_targets`. Labels of which documents have one each are in scikit-learn's order.
+        As from `checked_targets`. Labels given one per document are in scikit-learn's order.
     classes : sequence of str or int or None
         Labels that documents may have.
 
@@ -93,19 +96,36 @@ def first_names(y: Any, form: str, classes: Sequence[Any] | None) -> list[str] |
     Raises
     ------
     UsageError
-        If there are ``classes`` and ``y`` is a matrix, or ``y`` has numbers and ``classes`` others.
+        If there are ``classes`` and ``y`` is a matrix, or they are not names or numbers as in ``y``.
     """
     lists = as_label_lists(y)
     if lists is None:
         if classes is not None:
             raise UsageError("classes: expected none with a matrix of labels, whose columns are the labels")
         return None
-    names = [] if classes is None else names_of(classes)
+    names = [] if classes is None else _checked_classes(classes, form == "numbers")
     if form not in ONE_LABEL:
         return names or None
-    if form == "numbers" and classes is not None and _names_of_numbers(np.asarray(classes)) is None:
-        raise UsageError(f"classes: expected whole numbers as in y, got {classes!r:.80}")
-    return sorted({*names, *label_columns_of(lists)[1]}, key=int if form == "numbers" else None)
+    found = label_columns_of(lists)[1]
+    if form == "names" and (changed := sorted({*map("".join, lists)} - {*found})):
+        logger.warning(
+            "white space around labels is removed, as in %r: predictions are the labels without it",
+            changed[0][:60],
+        )  # fmt: skip
+    return sorted({*names, *found}, key=int if form == "numbers" else None)
+
+
+def _checked_classes(classes: Sequence[Any], are_numbers: bool) -> list[str]:
+    """Return classes as names; a UsageError if they are not names or, for numbers, whole numbers."""
+    listed = None if isinstance(classes, str) else list(classes) if np.iterable(classes) else None
+    expected = "whole numbers" if are_numbers else "names"
+    if listed is not None and are_numbers:
+        listed = _names_of_numbers(np.array(listed)) if listed else []
+    elif listed is not None and not all(isinstance(each, str) for each in listed):
+        listed = None
+    if listed is None:
+        raise UsageError(f"classes: expected a list of {expected} as in y, got {classes!r:.80}")
+    return [str(each) for each in listed]
 
 
 def _check_indicators(matrix: coo_array) -> None:

@@ -50,7 +50,7 @@ from distmom.models.multilabel.needs import needs
 from distmom.models.multilabel.program import weights_of
 from distmom.models.multilabel.regression import WeightLimits
 from distmom.models.multilabel.scorer import Scorer
-from distmom.models.multilabel.targets import checked_targets, first_names
+from distmom.models.multilabel.targets import ONE_LABEL, checked_targets, first_names
 from distmom.spectral.aligned import AlignedCorpus, align
 from distmom.spectral.execute import execute
 from distmom.spectral.tables import column_names
@@ -89,6 +89,12 @@ class Updatable:
         @property
         def _seed(self) -> int: ...
 
+        @property
+        def _form(self) -> str: ...
+
+        @property
+        def _has_one_label(self) -> bool: ...
+
         def weight_limits(self) -> WeightLimits: ...
 
         def _fit(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> Self: ...
@@ -123,7 +129,9 @@ class Updatable:
             many columns as the model has labels. Required.
         classes : sequence of str or int, optional
             Labels that these or later documents may have, as of scikit-learn's classifiers; not with a matrix.
-            Those that the model does not know become new labels. None by default.
+            Those that the model does not know become new labels. Labels that the first call is not given follow
+            later in `classes_`, so that scikit-learn's metrics of scores and probabilities do not suit a model of
+            one label per document. None by default.
 
         Returns
         -------
@@ -340,6 +348,8 @@ class Updatable:
         if y is None:
             raise UsageError("requires y to be passed, but the target y is None: labels are needed")
         block, (y, form) = self._block(X, 1), checked_targets(y)
+        if form in ONE_LABEL and self._has_one_label and form != self._form:
+            raise UsageError(f"y: expected {self._form} as in the fit, got {form}")
         names, new = column_names(y), first_names(y, form, classes)
         if (lists := as_label_lists(y)) is not None:
             y, names, _ = label_columns_of(lists, list(dict.fromkeys([*self.label_names_, *(new or ())])))
@@ -363,6 +373,11 @@ class Updatable:
         self._check_labels(names)
         if remove and len(names) > n_known:
             raise UsageError(f"the model has no documents with the label {names[n_known]!r}")
+        if len(names) > n_known and self._has_one_label:
+            logger.warning(
+                "new labels follow those of the first fit in classes_: metrics of scikit-learn that read scores "
+                "or probabilities expect ascending labels; give all labels at the first call of partial_fit"
+            )
         client, run = options.get("client"), options.get("run")
         with (
             open_executor(client) as executor,
