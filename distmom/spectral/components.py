@@ -12,7 +12,7 @@ the whole of T without forming it (`distmom.moments.power`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -25,16 +25,15 @@ from distmom.errors import NumericalError
 from distmom.linalg import slice_directions
 from distmom.moments.power import WordPowerPass
 from distmom.moments.sketching import SketchPass
-from distmom.moments.small import SmallMoments
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 from distmom.spectral.basis import N_PROBES, Basis, range_basis, unknown_columns
+from distmom.spectral.contracted import find_by_contractions, settled_third_moment
 from distmom.spectral.core import (
     Core,
     CoreSettings,
-    decompose_contracted,
+    contracted_core,
     decompose_each,
     decompose_moments,
-    improved,
     load_moments,
     load_slices,
     load_steps,
@@ -67,17 +66,11 @@ class Words:
 
 def settled(run: Run, settings: _S, words: Words) -> _S:
     """Return settings with ``third_moment="auto"`` decided: slices where the whole does not fit a worker."""
-    if settings.third_moment != "auto":
-        return settings
-    full = settings.decomposition != "joint" or run.fits(
-        WordMomentsPass(**common_fields(settings, words, None), rank=_rank(settings, words))
-    )
+    whole = WordMomentsPass(**common_fields(settings, words, None), rank=_rank(settings, words))
+    found = settled_third_moment(run, settings.third_moment, settings.decomposition, whole)
     # The whole moment is decomposed until nothing improves.
-    return (
-        replace(settings, third_moment="full", power_steps=0)
-        if full
-        else replace(settings, third_moment="slices")
-    )
+    n_steps = 0 if found == "full" else settings.power_steps
+    return replace(settings, third_moment=found, power_steps=n_steps)
 
 
 def fit_basis(run: Run, settings: CoreSettings, words: Words, selection: Selection | None = None) -> Basis:
@@ -183,20 +176,28 @@ def find_components(
     directions = slice_directions(k, settings.seed)
     stored, across = run.put(white.W), run.put(directions)
     pass_ = replace(slices, whitener=stored, directions=across, n_states=k, n_slices=directions.shape[1])
-    contracted = partial(
-        load_slices, run.scan(pass_).directory, settings.kind, basis.matrix, white.W, directions
-    )
-    core = run.small(
-        decompose_contracted, contracted, moments, white, directions, settings.alpha0, where=where, out=out
-    )
-    return _with_power_steps(run, settings, basis, moments, core, slices) if settings.power_steps else core
+    scanned = run.scan(pass_).directory
+    loaded = settings.kind, basis.matrix, moments, white.W
+    contracted = partial(load_slices, scanned, *loaded, directions, settings.alpha0)
+
+    def steps(components: np.ndarray) -> Callable[[], np.ndarray]:
+        directory = _power_step(run, settings, basis, white.W, components, slices)
+        return partial(load_steps, directory, *loaded, components, settings.alpha0)
+
+    found = find_by_contractions(run, directions, contracted, steps, settings.power_steps, where)
+    return run.rows(contracted_core, moments, white, directions, found, out=out)
 
 
-def _with_power_steps(
-    run: Run, settings: CoreSettings, basis: Basis, moments: SmallMoments, core: Core, slices: WordSlicesPass
-) -> Core:
-    """Improve components by power steps over the documents of the slices."""
-    d, k, out = slices.n_features, core.W.shape[1], Core.upto(basis.rank, settings.n_states)
+def _power_step(
+    run: Run,
+    settings: CoreSettings,
+    basis: Basis,
+    whitener: np.ndarray,
+    components: np.ndarray,
+    slices: WordSlicesPass,
+) -> str:
+    """Make a pass of power steps over the documents of the slices, and return the directory of its sums."""
+    d, k = slices.n_features, len(components)
     pass_ = WordPowerPass(
         d,
         slices.selection,
@@ -207,22 +208,24 @@ def _with_power_steps(
         single=slices.single,
     )
     n_slabs = run.plan(pass_).n_mapped
-    stored = unknown_columns(d, k, n_slabs)
-    for _ in range(settings.power_steps):
-        vectors = run.rows(_power_vectors, basis, core, d, n_slabs, settings.dtype, out=stored)
-        directory = run.scan(replace(pass_, vectors=vectors)).directory
-        steps = partial(load_steps, directory, settings.kind, basis.matrix, core.W, core.V)
-        core = run.small(
-            improved, steps, moments, core, settings.alpha0, where=settings.decompose_on, out=out
-        )
-    return core
+    vectors = run.rows(
+        _power_vectors, basis, whitener, components, d, n_slabs, settings.dtype,
+        out=unknown_columns(d, k, n_slabs),
+    )  # fmt: skip
+    return run.scan(replace(pass_, vectors=vectors)).directory
 
 
 def _power_vectors(
-    engine: Engine, basis: Basis, core: Core, n_words: int, n_slabs: int, dtype: str
+    engine: Engine,
+    basis: Basis,
+    whitener: np.ndarray,
+    components: np.ndarray,
+    n_words: int,
+    n_slabs: int,
+    dtype: str,
 ) -> StoredColumns:
     """Store the components ``Q W v`` as vectors over the words."""
-    small = core.W @ core.V
+    small = whitener @ components
     outputs = {"vectors": (small.shape[1], n_slabs)}
     found = store_columns(engine, _vector_rows, (basis.matrix,), n_words, outputs, dtype, small)
     return found["vectors"]

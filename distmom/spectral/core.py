@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import StoredColumns, Sums, merge
+from distmom.engine import Engine, StoredColumns, Sums, merge
 from distmom.engine.directory import load_sums
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import (
     Decomposition,
     Whitening,
     decompose,
-    decompose_slices,
     multilinear,
-    power_step,
     robust_components,
     symmetrise,
     whiten,
@@ -29,13 +27,13 @@ from distmom.moments.power import word_steps
 from distmom.moments.small import SmallMoments
 from distmom.moments.weighting import MomentKind
 from distmom.moments.word_moments import word_moments, word_slices
+from distmom.spectral.contracted import THIRD_MOMENTS, Contracted, check_third_moment
 from distmom.spectral.run import Decomposed, unknown
 
 logger = logging.getLogger(__name__)
 
 #: residual of a sum rule beyond rounding; one document among millions that is in one order alone gives as much
 SUM_RULE_TOLERANCE = 1e-8
-THIRD_MOMENTS = ("auto", "full", "slices", "none")
 
 
 @dataclass(frozen=True)
@@ -85,20 +83,10 @@ class CoreSettings:
     decompose_on: str = "scheduler"
 
     def __post_init__(self) -> None:
-        if self.third_moment not in THIRD_MOMENTS:
-            raise UsageError(
-                f"third_moment: expected one of {', '.join(THIRD_MOMENTS)}, got {self.third_moment!r}"
-            )
-        if self.third_moment == "slices" and self.decomposition != "joint":
-            raise UsageError(
-                f"decomposition={self.decomposition!r} needs the whole third moment: "
-                "third_moment='slices' requires decomposition='joint'"
-            )
-        if self.third_moment == "full" and self.power_steps:
-            raise UsageError(
-                f"power_steps={self.power_steps} improve components found by slices: "
-                "they require third_moment='slices' or 'auto'"
-            )
+        choices = (*THIRD_MOMENTS, "none")
+        if self.third_moment not in choices:
+            raise UsageError(f"third_moment: expected one of {', '.join(choices)}, got {self.third_moment!r}")
+        check_third_moment(self.third_moment, self.decomposition, self.power_steps)
 
     @property
     def dtype(self) -> str:
@@ -176,19 +164,33 @@ def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredCo
 
 
 def load_slices(
-    directory: str, kind: MomentKind, basis: StoredColumns, whitener: np.ndarray, directions: np.ndarray
+    directory: str,
+    kind: MomentKind,
+    basis: StoredColumns,
+    moments: SmallMoments,
+    whitener: np.ndarray,
+    directions: np.ndarray,
+    alpha0: float,
 ) -> np.ndarray:
-    """Finish the committed sums of a slices pass; runs on a worker."""
+    """Finish the committed sums of a slices pass, and correct them for alpha0; runs on a worker."""
     with one_blas_thread():
-        return word_slices(added_sums((directory,)), kind, whitener, directions, basis)
+        slices = word_slices(added_sums((directory,)), kind, whitener, directions, basis)
+        return third_moment_slices(*_whitened(moments, whitener), slices, directions, alpha0)
 
 
 def load_steps(
-    directory: str, kind: MomentKind, basis: StoredColumns, whitener: np.ndarray, vectors: np.ndarray
+    directory: str,
+    kind: MomentKind,
+    basis: StoredColumns,
+    moments: SmallMoments,
+    whitener: np.ndarray,
+    vectors: np.ndarray,
+    alpha0: float,
 ) -> np.ndarray:
-    """Finish the committed sums of a pass of power steps; runs on a worker."""
+    """Finish the committed sums of a pass of power steps, and correct them for alpha0; runs on a worker."""
     with one_blas_thread():
-        return word_steps(added_sums((directory,)), kind, whitener, vectors, basis)
+        steps = word_steps(added_sums((directory,)), kind, whitener, vectors, basis)
+        return third_moment_steps(*_whitened(moments, whitener), steps, vectors, alpha0)
 
 
 def added_sums(directories: tuple[str, ...], *, without: str = "") -> Sums:
@@ -306,37 +308,13 @@ def whiten_moment(m2: np.ndarray, k: int, level: float, *, lower: bool = False) 
             return whiten(m2, k, noise=level)
 
 
-def decompose_contracted(
-    slices: np.ndarray, moments: SmallMoments, white: Whitening, directions: np.ndarray, alpha0: float
+def contracted_core(
+    engine: Engine, moments: SmallMoments, white: Whitening, directions: np.ndarray, found: Contracted
 ) -> Core:
-    """Decompose the third moment, given by its slices; runs on the scheduler node."""
-    with one_blas_thread():
-        m1, e2 = _whitened(moments, white.W)
-        slices = third_moment_slices(m1, e2, slices, directions, alpha0)
-        slices = (slices + slices.transpose(1, 0, 2)) / 2.0
-        found = decompose_slices(slices, directions)
+    """Return the components of a third moment that was decomposed by contractions."""
     how = {"third_moment": "slices", "n_slices": directions.shape[1], "decomposition": "joint"}
-    return _core(moments, white, found, how)
-
-
-def improved(steps: np.ndarray, moments: SmallMoments, core: Core, alpha0: float) -> Core:
-    """Improve components by a power step of each; runs on the scheduler node."""
     with one_blas_thread():
-        m1, e2 = _whitened(moments, core.W)
-        steps = third_moment_steps(m1, e2, steps, core.V, alpha0)
-        values, vectors, measures = power_step(core.V, steps)
-        # A step reorders components whose eigenvalues are nearly equal.
-        nearest = np.abs(core.V.T @ vectors).max(axis=0)
-    change = float(np.sqrt(2.0 * max(0.0, 1.0 - nearest.min())))
-    history = [*core.diagnostics["history"], ["power", change]]
-    diagnostics = {
-        **core.diagnostics,
-        **measures,
-        "history": history,
-        "n_iter": len(history),
-        "eigenvalues": [float(x) for x in values],
-    }
-    return replace(core, V=vectors, eigenvalues=values, mean=m1 @ vectors, diagnostics=diagnostics)
+        return _core(moments, white, found.found, how)
 
 
 def _whitened(moments: SmallMoments, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

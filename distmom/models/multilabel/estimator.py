@@ -49,6 +49,7 @@ from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
 from distmom.spectral.capabilities import Capability
+from distmom.spectral.contracted import power_steps_parameter, third_moment_parameter
 from distmom.spectral.documents import corpus_in_memory
 from distmom.spectral.estimator import SpectralEstimator, place_parameter, precision_parameter
 from distmom.spectral.parameters import parameter
@@ -158,15 +159,8 @@ class MultiLabelMoM(
     decomposition: str = parameter(
         "Method that decomposes the third moment.", default="joint", choices=tuple(METHODS)
     )
-    third_moment: str = parameter(
-        "Add up the whole third moment (full), or about 4 log2(k) slices of it in one more pass (slices), "
-        "which requires decomposition=joint. auto uses slices where the whole does not fit the memory limit.",
-        default="auto", choices=("auto", "full", "slices"),
-    )  # fmt: skip
-    power_steps: int = parameter(
-        "Power steps that improve the states found by slices, each by one more pass. The whole third moment "
-        "needs none.", default=0, least=0,
-    )  # fmt: skip
+    third_moment: str = third_moment_parameter()
+    power_steps: int = power_steps_parameter()
     n_oversamples: int | None = parameter(
         "Columns of the sketch beyond its rank.",
         default=None, kind=int, least=0, none=True,
