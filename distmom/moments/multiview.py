@@ -266,22 +266,25 @@ class MultiViewMomentsPass(ViewsPass):
         r.
     with_own : bool
         Whether moments of each view with itself are added up, too; False by default.
+    third : bool
+        Whether third moments are added up; True by default.
 
     Notes
     -----
     Other fields as in `ViewsPass`. Sums, as of `distmom.moments.product.GroupMomentsPass`: ``means`` (3, r),
-    ``pairs`` (3, r, r) in the order of `distmom.moments.product.PAIRS`, ``triples`` (r, r, r) and ``mass`` (); and
-    with moments of each view with itself ``own`` (3, r, r).
+    ``pairs`` (3, r, r) in the order of `distmom.moments.product.PAIRS`, with third moments ``triples`` (r, r, r),
+    and ``mass`` (); and with moments of each view with itself ``own`` (3, r, r).
     """
 
     averages: Any = None
     basis: Any = None
     rank: int = 0
     with_own: bool = False
+    third: bool = True
 
     @property
     def name(self) -> str:
-        return "moments"
+        return "moments" if self.third else "pairs"
 
     @property
     def n_stored_slabs(self) -> int:
@@ -293,23 +296,27 @@ class MultiViewMomentsPass(ViewsPass):
 
     def working_bytes(self, n_rows: int) -> int:
         n, r = min(n_rows, BLOCK_ROWS), self.rank
-        # The views of some rows, where they are sparse, what they are projected to, and products of columns.
-        own = n * (sum(self.widths) + (N_GROUPS + 2) * r + TENSOR_BLOCK**2) + TENSOR_BLOCK**2 * r
+        products = n * TENSOR_BLOCK**2 + TENSOR_BLOCK**2 * r if self.third else r**2
+        return self.projected_bytes(n) + 8 * (2 * n * r + products)
+
+    def projected_bytes(self, n_rows: int) -> int:
+        """Return the bytes of the views of some rows, where they are sparse, and of what they are projected to."""
+        own = n_rows * (sum(self.widths) + N_GROUPS * self.rank)
         if self.units is not None:
-            own += self.n_copies * min(n, self.piece_rows) * self.n_features
+            own += self.n_copies * min(n_rows, self.piece_rows) * self.n_features
         return 8 * own
 
     @property
     def finish_bytes(self) -> int:
-        return 8 * 3 * self.rank**3
+        return 8 * 3 * (self.rank**3 if self.third else len(PAIRS) * self.rank**2)
 
     def specs(self) -> dict[str, SumSpec]:
         r = self.rank
         return {
             "means": SumSpec((N_GROUPS, r)),
             "pairs": SumSpec((len(PAIRS), r, r)),
-            "triples": SumSpec((r, r, r)),
             "mass": SumSpec(()),
+            **({"triples": SumSpec((r, r, r))} if self.third else {}),
             **({"own": SumSpec((N_GROUPS, r, r))} if self.with_own else {}),
         }
 
@@ -328,12 +335,8 @@ class MultiViewMomentsPass(ViewsPass):
             sums["pairs"][0] += first.T @ (second * own[:, None])
             sums["pairs"][1] += first.T @ weighted
             sums["pairs"][2] += second.T @ weighted
-            blocks = [slice(a, min(a + TENSOR_BLOCK, self.rank)) for a in range(0, self.rank, TENSOR_BLOCK)]
-            for a in blocks:
-                for b in blocks:
-                    products = first[:, a, None] * second[:, None, b]
-                    cross = products.reshape(len(first), -1).T @ weighted
-                    sums["triples"][a, b] += cross.reshape(*products.shape[1:], self.rank)
+            if self.third:
+                _add_triples(sums["triples"], first, second, weighted)
         return None
 
     def projected(self, X: Any) -> list[np.ndarray]:
@@ -357,6 +360,17 @@ def squared_distances(X: Any, center: np.ndarray, precisions: np.ndarray) -> np.
     X = X.astype(np.float64)
     scaled = precisions * center
     return np.asarray(_squares(X) @ precisions - 2.0 * (X @ scaled) + center @ scaled)
+
+
+def _add_triples(triples: np.ndarray, first: np.ndarray, second: np.ndarray, third: np.ndarray) -> None:
+    """Add the products of three matrices of rows (n, r) in place."""
+    r = len(triples)
+    blocks = [slice(a, min(a + TENSOR_BLOCK, r)) for a in range(0, r, TENSOR_BLOCK)]
+    for a in blocks:
+        for b in blocks:
+            products = first[:, a, None] * second[:, None, b]
+            cross = products.reshape(len(first), -1).T @ third
+            triples[a, b] += cross.reshape(*products.shape[1:], r)
 
 
 def _squares(x: Any) -> Any:

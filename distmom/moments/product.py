@@ -22,6 +22,7 @@ from distmom.moments.kernels import gather, gather_columns, scatter
 from distmom.moments.labels import posteriors
 from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
 from distmom.moments.weighting import row_weights
+from distmom.moments.word_moments import positive
 
 #: groups of words: as many views as the third moment takes
 N_GROUPS = 3
@@ -137,7 +138,25 @@ class GroupMomentsPass(Pass):
 
 
 @dataclass(frozen=True)
-class GroupMoments:
+class GroupPairs:
+    """Moments of three views in a basis, up to the second order.
+
+    Attributes
+    ----------
+    means : ndarray of shape (3, r)
+    pairs : ndarray of shape (3, r, r)
+    """
+
+    means: np.ndarray
+    pairs: np.ndarray
+
+    def pair(self, s: int, t: int) -> np.ndarray:
+        """Return ``E[z_s z_t']``."""
+        return np.asarray(self.pairs[PAIRS.index((s, t))] if s < t else self.pairs[PAIRS.index((t, s))].T)
+
+
+@dataclass(frozen=True)
+class GroupMoments(GroupPairs):
     """Moments of three views in a basis.
 
     Attributes
@@ -147,19 +166,18 @@ class GroupMoments:
     triples : ndarray of shape (r, r, r)
     """
 
-    means: np.ndarray
-    pairs: np.ndarray
     triples: np.ndarray
-
-    def pair(self, s: int, t: int) -> np.ndarray:
-        """Return ``E[z_s z_t']``."""
-        return np.asarray(self.pairs[PAIRS.index((s, t))] if s < t else self.pairs[PAIRS.index((t, s))].T)
 
 
 def group_moments(sums: Sums) -> GroupMoments:
     """Turn the sums of `GroupMomentsPass` into moments."""
-    mass = max(float(sums["mass"]), np.finfo(float).tiny)
-    return GroupMoments(*(np.asarray(sums[name]) / mass for name in ("means", "pairs", "triples")))
+    pairs = group_pairs(sums)
+    return GroupMoments(pairs.means, pairs.pairs, np.asarray(sums["triples"]) / positive(sums["mass"]))
+
+
+def group_pairs(sums: Sums) -> GroupPairs:
+    """Turn sums up to the second order into moments."""
+    return GroupPairs(*(np.asarray(sums[name]) / positive(sums["mass"]) for name in ("means", "pairs")))
 
 
 def presence_logs(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from distmom.engine.passes import Pass
 from distmom.moments.gaussian import RowMomentsPass, RowSketchPass
 from distmom.spectral.basis import Basis, range_basis
 from distmom.spectral.components import basis_slabs
@@ -14,7 +17,11 @@ def takes_whole(d: int, k: int, n_oversamples: int, n_power_iter: int) -> bool:
 
 
 def sketched_basis(
-    run: Run, sketch: RowSketchPass, n_power_iter: int, n_signals: int, *, third: bool = False
+    run: Run,
+    sketch: RowSketchPass,
+    n_power_iter: int,
+    n_signals: int,
+    passes: Sequence[Pass] | None = None,
 ) -> Basis:
     """Find a basis that contains the ``n_signals`` leading eigenvectors of a second moment of rows.
 
@@ -28,11 +35,12 @@ def sketched_basis(
         Passes after the first.
     n_signals : int
         Number of eigenvalues above isotropic noise.
-    third : bool, default False
-        Whether third moments are added up in the basis.
+    passes : sequence of Pass, optional
+        Those that read the basis, without arrays; by default one that adds up second moments.
     """
-    moments = RowMomentsPass(sketch.n_features, rank=sketch.n_columns, third=third)
-    n_slabs = basis_slabs(run, sketch, (moments,))
+    if passes is None:
+        passes = (RowMomentsPass(sketch.n_features, rank=sketch.n_columns, third=False),)
+    n_slabs = basis_slabs(run, sketch, passes)
     return range_basis(
         run,
         sketch,

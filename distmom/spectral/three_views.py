@@ -15,8 +15,8 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
-from distmom.linalg import Whitening, decompose, multilinear, symmetrise
-from distmom.moments.product import N_GROUPS, GroupMoments
+from distmom.linalg import Decomposition, Whitening, decompose, multilinear, symmetrise
+from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, GroupPairs
 from distmom.spectral.core import whiten_moment
 
 #: least singular value of the moment of two views, as a share of the largest, that rounding does not account for
@@ -62,22 +62,36 @@ class ViewComponents:
 
 
 @dataclass(frozen=True)
-class SymmetricView:
-    """The second and third moments of three views, symmetrised towards the last one.
+class ViewMaps:
+    """What turns two views into copies of the last one, up to noise.
 
     Attributes
     ----------
+    from_a, from_b : ndarray of shape (k, k)
+        ``P_cb P_ab^-1`` and ``P_ca P_ba^-1``.
     white : Whitening
         Of the second moment of view c, in its coordinates.
-    third : ndarray of shape (k, k, k)
-        The third moment in whitened coordinates, symmetrised.
     asymmetry : float
         Relative asymmetry of the second moment before it was symmetrised.
     """
 
+    from_a: np.ndarray
+    from_b: np.ndarray
     white: Whitening
-    third: np.ndarray
     asymmetry: float
+
+
+@dataclass(frozen=True)
+class SymmetricView(ViewMaps):
+    """The second and third moments of three views, symmetrised towards the last one.
+
+    Attributes
+    ----------
+    third : ndarray of shape (k, k, k)
+        The third moment in whitened coordinates, symmetrised.
+    """
+
+    third: np.ndarray
 
 
 def shared_range(pairs: np.ndarray, k: int, first: np.ndarray | None = None) -> np.ndarray:
@@ -108,6 +122,17 @@ def shared_range(pairs: np.ndarray, k: int, first: np.ndarray | None = None) -> 
     return left[:, :k] if first is None else np.hstack([first, left[:, : k - 1]])
 
 
+def view_maps(ab: np.ndarray, ac: np.ndarray, bc: np.ndarray) -> ViewMaps:
+    """Return what symmetrises three views towards the last one; parameters as for `decompose_views`."""
+    from_a, from_b = mapped(bc.T, ab), mapped(ac.T, ab.T)
+    second = from_a @ ac
+    asymmetry = float(np.linalg.norm(second - second.T) / np.linalg.norm(second))
+    second = (second + second.T) / 2.0
+    # All k eigenvalues are needed, and a negative one shows how far noise has moved them.
+    white = whiten_moment(second, len(second), max(-float(np.linalg.eigvalsh(second)[0]), 0.0))
+    return ViewMaps(from_a, from_b, white, asymmetry)
+
+
 def symmetric_view(
     ab: np.ndarray,
     ac: np.ndarray,
@@ -116,15 +141,11 @@ def symmetric_view(
     coordinates: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> SymmetricView:
     """Symmetrise three views towards the last one, and whiten it; parameters as for `decompose_views`."""
-    from_a, from_b = mapped(bc.T, ab), mapped(ac.T, ab.T)
-    second = from_a @ ac
-    u_a, u_b, u_c = coordinates
-    third = multilinear(triples, u_a @ from_a.T, u_b @ from_b.T, u_c)
-    asymmetry = float(np.linalg.norm(second - second.T) / np.linalg.norm(second))
-    second = (second + second.T) / 2.0
-    # All k eigenvalues are needed, and a negative one shows how far noise has moved them.
-    white = whiten_moment(second, len(second), max(-float(np.linalg.eigvalsh(second)[0]), 0.0))
-    return SymmetricView(white, symmetrise(multilinear(third, white.W, white.W, white.W)), asymmetry)
+    of, (u_a, u_b, u_c) = view_maps(ab, ac, bc), coordinates
+    third = multilinear(triples, u_a @ of.from_a.T, u_b @ of.from_b.T, u_c)
+    W = of.white.W
+    white_third = symmetrise(multilinear(third, W, W, W))
+    return SymmetricView(of.from_a, of.from_b, of.white, of.asymmetry, white_third)
 
 
 def decompose_views(
@@ -157,13 +178,18 @@ def decompose_views(
         If the symmetrised second moment carries fewer than k components.
     """
     view = symmetric_view(ab, ac, bc, triples, coordinates)
-    white, found = view.white, decompose(view.third, method, random_state=seed)
+    return _components(view, decompose(view.third, method, random_state=seed))
+
+
+def _components(of: ViewMaps, found: Decomposition) -> ViewComponents:
+    """Return the components of view c by a decomposition of its whitened third moment."""
+    white = of.white
     weights = found.eigenvalues**-2.0
     return ViewComponents(
         white.B @ (found.eigenvectors * found.eigenvalues),
         weights,
         {
-            "asymmetry": view.asymmetry,
+            "asymmetry": of.asymmetry,
             "residual": float(found.residual),
             "sum_weights": float(weights.sum()),
             "eigenvalues": [float(x) for x in found.eigenvalues],
@@ -215,27 +241,70 @@ def align_views(moments: GroupMoments, k: int, method: str, seed: int = 0) -> Al
         If the moments carry fewer than k components.
     """
     with one_blas_thread():
-        # The range of a view is that of its moments with the other views.
-        left, values, right = np.linalg.svd(moments.pair(0, 1))
-        if not values[k - 1] > _LEAST_SHARE * values[0]:
-            shown = ", ".join(f"{x:.3g}" for x in values[: k + 1])
-            raise NumericalError(
-                f"the cross moment of the first two views carries fewer than {k} components: its largest singular "
-                f"values are {shown}; use fewer components, or views that tell them apart"
-            )
-        U = [left[:, :k], right[:k].T]
-        U.append(np.linalg.svd(np.hstack([moments.pair(2, 0), moments.pair(2, 1)]))[0][:, :k])
+        U, (ab, ac, bc) = _ranges(moments, k)
+        own = decompose_views(ab, ac, bc, moments.triples, U, method, seed)
+        return _aligned(moments, U, own)
 
-        def within(s: int, t: int) -> np.ndarray:
-            return np.asarray(U[s].T @ moments.pair(s, t) @ U[t])
 
-        own = decompose_views(
-            within(0, 1), within(0, 2), within(1, 2), moments.triples, (U[0], U[1], U[2]), method, seed
+@dataclass(frozen=True)
+class WhitenedViews:
+    """Three views whose third moment is contracted by passes.
+
+    Attributes
+    ----------
+    coordinates : tuple of ndarray of shape (r, k)
+        Orthonormal bases of the ranges of the views.
+    maps : ViewMaps
+    whiteners : ndarray of shape (3, r, k)
+        They turn the views into whitened copies of the last one: ``whiteners_t'z_t``.
+    """
+
+    coordinates: tuple[np.ndarray, np.ndarray, np.ndarray]
+    maps: ViewMaps
+    whiteners: np.ndarray
+
+
+def whiten_views(moments: GroupPairs, k: int) -> WhitenedViews:
+    """Return what whitens three views by their second moments; parameters and errors as for `align_views`."""
+    with one_blas_thread():
+        U, pairs = _ranges(moments, k)
+        maps = view_maps(*pairs)
+        W = maps.white.W
+        whiteners = np.stack([U[0] @ (maps.from_a.T @ W), U[1] @ (maps.from_b.T @ W), U[2] @ W])
+    return WhitenedViews(U, maps, whiteners)
+
+
+def align_whitened(moments: GroupPairs, views: WhitenedViews, found: Decomposition) -> AlignedViews:
+    """Return the conditional means of all views by a decomposition of their whitened third moment."""
+    with one_blas_thread():
+        return _aligned(moments, views.coordinates, _components(views.maps, found))
+
+
+def _ranges(
+    moments: GroupPairs, k: int
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return bases of the ranges of the views, and the moments of pairs of views in these: ab, ac and bc."""
+    # The range of a view is that of its moments with the other views.
+    left, values, right = np.linalg.svd(moments.pair(0, 1))
+    if not values[k - 1] > _LEAST_SHARE * values[0]:
+        shown = ", ".join(f"{x:.3g}" for x in values[: k + 1])
+        raise NumericalError(
+            f"the cross moment of the first two views carries fewer than {k} components: its largest singular "
+            f"values are {shown}; use fewer components, or views that tell them apart"
         )
-        third = U[2] @ own.means
-        # A_t = P_t3 (A_3')^+ diag(w)^-1, aligned with the third view
-        inverse = np.linalg.pinv(third.T) / own.weights
-        means = np.stack([moments.pair(0, 2) @ inverse, moments.pair(1, 2) @ inverse, third])
+    last = np.linalg.svd(np.hstack([moments.pair(2, 0), moments.pair(2, 1)]))[0]
+    U = (left[:, :k], right[:k].T, last[:, :k])
+    ab, ac, bc = (np.asarray(U[s].T @ moments.pair(s, t) @ U[t]) for s, t in PAIRS)
+    return U, (ab, ac, bc)
+
+
+def _aligned(
+    moments: GroupPairs, U: tuple[np.ndarray, np.ndarray, np.ndarray], own: ViewComponents
+) -> AlignedViews:
+    third = U[2] @ own.means
+    # A_t = P_t3 (A_3')^+ diag(w)^-1, aligned with the third view
+    inverse = np.linalg.pinv(third.T) / own.weights
+    means = np.stack([moments.pair(0, 2) @ inverse, moments.pair(1, 2) @ inverse, third])
     return AlignedViews(means, own.weights, own.diagnostics)
 
 

@@ -6,6 +6,8 @@ theorems 3.2 and 3.3 (see `distmom.models.gaussian.recovery`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -17,9 +19,11 @@ from distmom.engine import Selection, StoredRows
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.models.densities import RowDensity
+from distmom.models.gaussian.contracted import contraction_passes, recover_by_contractions
 from distmom.models.gaussian.fitting import (
     MixtureState,
     agreed_count,
+    basis_rank,
     gaussians_of,
     kept_positions,
     load_moments,
@@ -38,6 +42,12 @@ from distmom.moments.gaussian import RowMomentsPass
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
+from distmom.spectral.contracted import (
+    check_third_moment,
+    power_steps_parameter,
+    settled_third_moment,
+    third_moment_parameter,
+)
 from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
@@ -126,6 +136,8 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
     decomposition: str = parameter(
         "Method for the whitened third moment.", default="joint", choices=tuple(METHODS)
     )
+    third_moment: str = third_moment_parameter()
+    power_steps: int = power_steps_parameter()
     n_em_iter: int = parameter(
         "Iterations of expectation and maximisation after the moments, one pass each.", default=0, least=0
     )
@@ -169,6 +181,12 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""
         super().check(corpus)
+        check_third_moment(self.third_moment, self.decomposition, self.power_steps)
+        if self.route == "rotation" and (self.third_moment == "slices" or self.power_steps):
+            raise UsageError(
+                "route='rotation' rotates the whole third moment: expected third_moment='full' or 'auto' and "
+                f"power_steps=0, got {self.third_moment!r} and {self.power_steps}"
+            )
         if self.n_components == "auto":
             return
         for name, number in (("features", corpus.n_words), ("rows", corpus.n_rows)):
@@ -191,26 +209,31 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
             most = min(most, most_components(d))
         # The plan knows only an upper bound of the number of components.
         whole = takes_whole(d, most, self.n_oversamples, self.n_power_iter)
-        k = most
+        rotates = self.route == "rotation"
+        k, third = most, rotates or self._takes_third(run, most, whole)
         if auto:
             k, shares = self._count(run.part("components"), most, whole)
-        rotates = self.route == "rotation"
         n_columns = min(d, n_directions(k)) + 1 if rotates else k
         whole = takes_whole(d, n_columns, self.n_oversamples, self.n_power_iter) if rotates else whole
-        basis = self._basis(run, n_columns, whole, None)
+        basis = self._basis(run, n_columns, whole, None, self._moment_passes(d, n_columns, whole, third))
         positions = kept_positions(run.corpus.n_documents, self._seed)
         pass_ = RowMomentsPass(
-            d, basis=basis.matrix, origin=basis.mean, rank=basis.rank, kept=run.put(positions),
+            d, basis=basis.matrix, origin=basis.mean, rank=basis.rank, third=third, kept=run.put(positions),
             n_kept=len(positions),
         )  # fmt: skip
         load = partial(load_moments, run.scan(pass_).directory)
         offset = run.rows(offset_of, basis, out=unknown())
         common = self.variances == "common"
-        function, last = (recover_by_rotation, self.n_rotations) if rotates else (recover, auto)
-        found = run.small(
-            function, load, k, d, common, self.decomposition, self._seed, offset, last,
-            where=self.decompose_on, out=Found.upto(basis.rank, k, len(positions)),
-        )  # fmt: skip
+        if third:
+            function, last = (recover_by_rotation, self.n_rotations) if rotates else (recover, auto)
+            found = run.small(
+                function, load, k, d, common, self.decomposition, self._seed, offset, last,
+                where=self.decompose_on, out=Found.upto(basis.rank, k, len(positions)),
+            )  # fmt: skip
+        else:
+            found = recover_by_contractions(
+                run, pass_, k, common, self._seed, offset, auto, self.power_steps, self.decompose_on, load
+            )
         out = Gaussians(unknown(d, 1), unknown(k, d), unknown(k), unknown(k))
         of = run.rows(gaussians_of, basis, found, out=out)
         likelihoods: list[Any] = []
@@ -224,18 +247,31 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
         state: MixtureState = run.rows(mixture_state, basis, found, of, likelihoods, shares, out=unknown())
         return state
 
-    def _basis(self, run: Run, k: int, whole: bool, selection: Selection | None) -> Basis:
+    def _takes_third(self, run: Run, k: int, whole: bool) -> bool:
+        """Return whether the whole third moment is added up, rather than contractions of it."""
+        (pass_,) = self._moment_passes(run.corpus.n_words, k, whole, True)
+        return settled_third_moment(run, self.third_moment, self.decomposition, pass_) == "full"
+
+    def _moment_passes(self, d: int, k: int, whole: bool, third: bool) -> list[RowMomentsPass]:
+        """Return the passes that add up moments in a basis for k components, without arrays."""
+        moments = RowMomentsPass(d, rank=basis_rank(d, k, self.n_oversamples, whole), third=third)
+        return [moments] if third else [moments, *contraction_passes(moments, k, self.power_steps)]
+
+    def _basis(
+        self, run: Run, k: int, whole: bool, selection: Selection | None, passes: Sequence[RowMomentsPass]
+    ) -> Basis:
         options = (self.n_oversamples, self.n_power_iter, self._seed)
-        return row_basis(run, run.corpus.n_words, k, *options, whole, selection)
+        return row_basis(run, run.corpus.n_words, k, *options, whole, passes, selection)
 
     def _count(self, run: Run, most: int, whole: bool) -> tuple[int, Any]:
         """Return the number of components that random halves of the rows agree on."""
         d = run.corpus.n_words
         selections = halves(self._seed)
-        basis = self._basis(run, most, whole, selections[0])
+        pairs = RowMomentsPass(d, rank=basis_rank(d, most, self.n_oversamples, whole), third=False)
+        basis = self._basis(run, most, whole, selections[0], [pairs])
         directories = tuple(
             run.scan(
-                RowMomentsPass(d, half, basis=basis.matrix, origin=basis.mean, rank=basis.rank, third=False)
+                replace(pairs, selection=half, basis=basis.matrix, origin=basis.mean, rank=basis.rank)
             ).directory
             for half in selections
         )

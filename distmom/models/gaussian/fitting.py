@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, PassResult, Selection, StoredColumns
+from distmom.engine import Engine, Pass, PassResult, Selection, StoredColumns
 from distmom.engine.directory import load_sums
 from distmom.engine.state import SLAB_ROWS
 from distmom.engine.tall import read_rows
@@ -62,6 +63,11 @@ class MixtureState:
     diagnostics: dict[str, Any] = value()
 
 
+def basis_rank(d: int, k: int, n_oversamples: int, whole: bool) -> int:
+    """Return the number of vectors of a basis for k components, at most."""
+    return min(max(k - 1, 2) if whole else k + n_oversamples, d)
+
+
 def row_basis(
     run: Run,
     d: int,
@@ -70,21 +76,22 @@ def row_basis(
     n_power_iter: int,
     seed: int,
     whole: bool,
+    passes: Sequence[Pass],
     selection: Selection | None = None,
 ) -> Basis:
     """Find a basis that contains the k - 1 leading eigenvectors of the covariance of the first d columns.
 
     The ``whole`` covariance takes one pass. Where there are few columns, it also takes fewer operations than
-    all passes of a sketch together (see `distmom.spectral.row_basis.takes_whole`).
+    all passes of a sketch together (see `distmom.spectral.row_basis.takes_whole`). The ``passes`` are those that
+    read the basis, without arrays.
     """
-    r = min(k + n_oversamples, d)
+    r = basis_rank(d, k, n_oversamples, whole)
     if whole:
         scanned = run.scan(RowCovariancePass(d, selection))
-        rank = min(max(k - 1, 2), d)
-        out = Basis(unknown_columns(d, rank), rank, 0.0, unknown(d, 1))
-        return run.rows(leading_basis, scanned, rank, out=out)
+        out = Basis(unknown_columns(d, r), r, 0.0, unknown(d, 1))
+        return run.rows(leading_basis, scanned, r, out=out)
     sketch = RowSketchPass(d, selection, n_columns=r, seed=seed)
-    return sketched_basis(run, sketch, n_power_iter, max(k - 1, 1), third=True)
+    return sketched_basis(run, sketch, n_power_iter, max(k - 1, 1), passes)
 
 
 def kept_positions(n: int, seed: int) -> np.ndarray:

@@ -26,7 +26,7 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
-from distmom.linalg import Whitening, decompose, multilinear, robust_components, symmetrise
+from distmom.linalg import Decomposition, Whitening, decompose, multilinear, robust_components, symmetrise
 from distmom.moments.gaussian import RowMoments
 from distmom.spectral.core import whiten_moment
 from distmom.spectral.rank import REPLICATED_SHARE
@@ -80,6 +80,53 @@ class Found(Decomposed):
         return cls(unknown(r, k), unknown(k), unknown(k), plane, unknown(n_kept, r + 1), unknown())
 
 
+@dataclass(frozen=True)
+class WhitenedRows:
+    """Moments of rows up to the second order, prepared for k components.
+
+    Attributes
+    ----------
+    n_components : int
+        k.
+    values, vectors : ndarray of shape (r,) and (r, r)
+        Eigenvalues of the covariance in the basis, descending, and eigenvectors.
+    noise : float
+        Average of the eigenvalues beyond the first k - 1.
+    least : float
+        Least variance of a component.
+    white : Whitening
+        Of the covariance minus the noise, by k - 1 columns.
+    kept : ndarray of shape (n_kept, r + 1)
+    """
+
+    n_components: int
+    values: np.ndarray
+    vectors: np.ndarray
+    noise: float
+    least: float
+    white: Whitening
+    kept: np.ndarray
+
+
+def whitened_rows(moments: RowMoments, k: int, d: int, offset: float, lower: bool) -> WhitenedRows:
+    """Whiten the covariance of rows for k components; parameters and errors as for `recover`."""
+    check_range(moments, k, d, offset)
+    with one_blas_thread():
+        values, vectors = np.linalg.eigh(moments.second)
+        values, vectors = values[::-1], vectors[:, ::-1]
+        while (
+            lower and k > 1 and _n_usable(values, noise_of(values, moments.trace, k, d), d, moments) < k - 1
+        ):
+            k -= 1
+        noise = noise_of(values, moments.trace, k, d)
+        if k == 1:
+            none = np.zeros((len(values), 0))
+            white = Whitening(none, none, values, 0.0, 0, 1.0)
+        else:
+            white = whitened_covariance(moments, values, k, noise, d)
+    return WhitenedRows(k, values, vectors, noise, least_variance(moments, d, offset), white, moments.kept)
+
+
 def recover(
     moments: RowMoments, k: int, d: int, common: bool, method: str, seed: int, offset: float, lower: bool
 ) -> Found:
@@ -106,31 +153,38 @@ def recover(
         origin that their covariance is inexact, or the values are so large or small that moments overflow or
         underflow.
     """
-    check_range(moments, k, d, offset)
+    of = whitened_rows(moments, k, d, offset, lower)
+    if of.n_components == 1:
+        return single(of)
     with one_blas_thread():
-        values, vectors = np.linalg.eigh(moments.second)
-        values, vectors = values[::-1], vectors[:, ::-1]
-        while (
-            lower and k > 1 and _n_usable(values, noise_of(values, moments.trace, k, d), d, moments) < k - 1
-        ):
-            k -= 1
-        noise = noise_of(values, moments.trace, k, d)
-        least = least_variance(moments, d, offset)
-        common_facts = {
-            "spectrum": [float(x) for x in values],
-            "noise_variance": float(noise),
-            "n_components": k,
-        }
-        plane = vectors[:, :2]
-        if k == 1:
-            variances = np.full(1, max(noise, least))
-            facts = {**common_facts, "n_floored_variances": int(noise < least)}
-            return Found(np.zeros((len(values), 1)), np.ones(1), variances, plane, moments.kept, facts)
-        white = whitened_covariance(moments, values, k, noise, d)
-        tensor, mixed = _extended(moments, white, noise, d, common)
+        W = of.white.W
+        mixed = weighted_means(_beyond(moments, W), of.noise, d, common)
+        tensor = _extended(moments, W, mixed)
         found = decompose(tensor, method, random_state=seed)
         robust = robust_components(tensor, found.eigenvectors)
-    V = found.eigenvectors
+        return mixture(of, found, mixed, {"n_robust": int(robust.sum())})
+
+
+def single(of: WhitenedRows) -> Found:
+    """Return the mixture of one component."""
+    variances = np.full(1, max(of.noise, of.least))
+    facts = {**_facts(of), "n_floored_variances": int(of.noise < of.least)}
+    return Found(np.zeros((len(of.values), 1)), np.ones(1), variances, of.vectors[:, :2], of.kept, facts)
+
+
+def mixture(of: WhitenedRows, found: Decomposition, mixed: np.ndarray, more: dict[str, Any]) -> Found:
+    """Return the mixture whose extended third moment has been decomposed.
+
+    Parameters
+    ----------
+    of : WhitenedRows
+    found : Decomposition
+    mixed : ndarray of shape (k,)
+        As returned by `weighted_means`.
+    more : dict
+        Further diagnostics.
+    """
+    white, V = of.white, found.eigenvectors
     roots = V[-1] * np.where(V[-1] < 0.0, 0.0, 1.0)
     clipped = roots**2 < LEAST_WEIGHT
     # Where noise has made a weight zero, the eigenvalue still gives the distance of the component from the mean.
@@ -138,15 +192,15 @@ def recover(
     weights = np.maximum(roots**2, LEAST_WEIGHT)
     weights = weights / weights.sum()
     variances = V.T @ mixed / roots
-    floor = max(LEAST_VARIANCE * noise, least)
+    floor = max(LEAST_VARIANCE * of.noise, of.least)
     floored = variances < floor
     facts = {
-        **common_facts,
+        **_facts(of),
         "noise_level": float(white.noise),
         "gap": float(white.gap),
         "residual": float(found.residual),
         "converged": bool(found.converged),
-        "n_robust": int(robust.sum()),
+        **more,
         "sum_weights": float(np.sum(np.maximum(found.eigenvalues, 1e-12) ** -2.0)),
         "eigenvalues": [float(x) for x in found.eigenvalues],
         "n_clipped_weights": int(clipped.sum()),
@@ -156,7 +210,15 @@ def recover(
     means = white.B @ (V[:-1] / roots)
     order = np.argsort(-weights, kind="stable")
     variances = np.maximum(variances, floor)
-    return Found(means[:, order], weights[order], variances[order], plane, moments.kept, facts)
+    return Found(means[:, order], weights[order], variances[order], of.vectors[:, :2], of.kept, facts)
+
+
+def _facts(of: WhitenedRows) -> dict[str, Any]:
+    return {
+        "spectrum": [float(x) for x in of.values],
+        "noise_variance": float(of.noise),
+        "n_components": of.n_components,
+    }
 
 
 def noise_level(noise: float, d: int, n: int) -> float:
@@ -226,28 +288,45 @@ def whitened_covariance(moments: RowMoments, values: np.ndarray, k: int, noise: 
     return whiten_moment(moments.second - noise * np.eye(len(moments.second)), k - 1, level)
 
 
-def _extended(
-    moments: RowMoments, white: Whitening, noise: float, d: int, common: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the extended third moment (k, k, k), and the extended means weighted by variances (k,)."""
+def _beyond(moments: RowMoments, W: np.ndarray) -> np.ndarray:
+    """Return ``E[y (||x - m||^2 - ||U'(x - m)||^2)]`` of the whitened rows y, (k - 1,)."""
     assert moments.third is not None
     assert moments.norms is not None
-    W, p = white.W, white.W.shape[1]
+    U = W / np.linalg.norm(W, axis=0)
+    within = np.einsum("ijk,jl,kl->i", moments.third, U, U, optimize=True)
+    return np.asarray(W.T @ (moments.norms - within))
+
+
+def weighted_means(beyond: np.ndarray, noise: float, d: int, common: bool) -> np.ndarray:
+    """Return the extended means of the whitened rows, weighted by variances, (k,): a, and the average variance.
+
+    Parameters
+    ----------
+    beyond : ndarray of shape (k - 1,)
+        ``E[y (||x - m||^2 - ||U'(x - m)||^2)]``, which is proportional to a unless all variances are the same.
+    noise : float
+    d : int
+    common : bool
+    """
+    mixed = np.zeros(len(beyond) + 1)
+    mixed[-1] = noise
+    if not common:
+        mixed[:-1] = beyond / (d - len(beyond))
+    return mixed
+
+
+def _extended(moments: RowMoments, W: np.ndarray, mixed: np.ndarray) -> np.ndarray:
+    """Return the extended third moment, (k, k, k)."""
+    assert moments.third is not None
+    p = W.shape[1]
     tensor = np.zeros((p + 1, p + 1, p + 1))
     tensor[:p, :p, :p] = multilinear(moments.third, W, W, W)
-    mixed = np.zeros(p + 1)
-    mixed[p] = noise
-    if not common:
-        U = W / np.linalg.norm(W, axis=0)
-        within = np.einsum("ijk,jl,kl->i", moments.third, U, U, optimize=True)
-        mixed[:p] = W.T @ (moments.norms - within) / (d - p)
-        gram = W.T @ W
-        correction = mixed[:p, None, None] * gram
-        tensor[:p, :p, :p] -= correction + correction.transpose(1, 0, 2) + correction.transpose(1, 2, 0)
+    correction = mixed[:p, None, None] * (W.T @ W)
+    tensor[:p, :p, :p] -= correction + correction.transpose(1, 0, 2) + correction.transpose(1, 2, 0)
     inner = np.arange(p)
     for place in ((inner, inner, p), (inner, p, inner), (p, inner, inner), (p, p, p)):
         tensor[place] = 1.0
-    return symmetrise(tensor), mixed
+    return symmetrise(tensor)
 
 
 def count_components(first: RowMoments, second: RowMoments, d: int, most: int) -> tuple[int, list[float]]:

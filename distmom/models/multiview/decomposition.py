@@ -25,7 +25,7 @@ from distmom.blas import one_blas_thread
 from distmom.engine.directory import load_sums
 from distmom.errors import NumericalError
 from distmom.moments.dirichlet import second_cross_moment, third_cross_moment
-from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, group_moments
+from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, GroupPairs, group_moments, group_pairs
 from distmom.spectral.three_views import AlignedViews, align_views
 
 #: skewness of a factor up to which rounding accounts for it
@@ -37,23 +37,35 @@ def load_moments(directory: str) -> GroupMoments:
     return group_moments(load_sums(directory)[0])
 
 
+def load_pairs(directory: str) -> GroupPairs:
+    """Return the moments up to the second order that a committed pass has added up."""
+    return group_pairs(load_sums(directory)[0])
+
+
 def extended(moments: GroupMoments, constant: float = 1.0) -> GroupMoments:
     """Return the moments of views with a first coordinate that is constant, 1 by default, in every row.
 
     Centred views have linearly dependent conditional means; with the coordinate they are linearly independent if
     the means are affinely independent.
     """
-    means, pairs, triples = moments.means, moments.pairs, moments.triples
+    of = extended_pairs(moments, constant)
+    first, second, third = constant * of.pairs
+    triples = np.empty((of.means.shape[1],) * N_GROUPS)
+    triples[0], triples[:, 0], triples[:, :, 0] = third, second, first
+    triples[1:, 1:, 1:] = moments.triples
+    return GroupMoments(of.means, of.pairs, triples)
+
+
+def extended_pairs(moments: GroupPairs, constant: float = 1.0) -> GroupPairs:
+    """Return the moments up to the second order of the views that `extended` describes."""
+    means, pairs = moments.means, moments.pairs
     n = means.shape[1] + 1
     more_means = np.concatenate([np.full((N_GROUPS, 1), constant), means], axis=1)
-    more_pairs, more_triples = np.empty((len(PAIRS), n, n)), np.empty((n, n, n))
+    more_pairs = np.empty((len(PAIRS), n, n))
     for i, (s, t) in enumerate(PAIRS):
         more_pairs[i, 0, :], more_pairs[i, :, 0] = constant * more_means[t], constant * more_means[s]
         more_pairs[i, 1:, 1:] = pairs[i]
-    first, second, third = constant * more_pairs
-    more_triples[0], more_triples[:, 0], more_triples[:, :, 0] = third, second, first
-    more_triples[1:, 1:, 1:] = triples
-    return GroupMoments(more_means, more_pairs, more_triples)
+    return GroupPairs(more_means, more_pairs)
 
 
 def diagonal_moments(moments: GroupMoments, alpha0: float) -> GroupMoments:
@@ -101,9 +113,7 @@ def decomposed(moments: GroupMoments, k: int, method: str, alpha0: float = 0.0) 
         moments = extended(moments, math.sqrt(alpha0 + 1.0))
     moments = diagonal_moments(moments, alpha0)
     found = align_views(moments, k, method)
-    with one_blas_thread():
-        values = [np.linalg.svd(moments.pair(*pair), compute_uv=False) for pair in PAIRS]
-    diagnostics = {**found.diagnostics, "conditioning": [float(each[k - 1] / each[0]) for each in values]}
+    diagnostics = {**found.diagnostics, "conditioning": conditioning(moments, k)}
     if not independent:
         if alpha0 > 0.0:
             diagnostics["proportions_disagreement"] = _disagreement(moments.means, found)
@@ -118,6 +128,13 @@ def decomposed(moments: GroupMoments, k: int, method: str, alpha0: float = 0.0) 
     # The weights of factors are no probabilities.
     del diagnostics["sum_weights"]
     return AlignedViews(found.means / skewness, skewness, diagnostics)
+
+
+def conditioning(moments: GroupPairs, k: int) -> list[float]:
+    """Return singular value number k of the moment of every two views, as a share of the largest."""
+    with one_blas_thread():
+        values = [np.linalg.svd(moments.pair(*pair), compute_uv=False) for pair in PAIRS]
+    return [float(each[k - 1] / each[0]) for each in values]
 
 
 def _disagreement(means: np.ndarray, found: AlignedViews) -> float:

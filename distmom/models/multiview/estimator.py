@@ -22,6 +22,7 @@ import numpy as np
 from distmom.engine import Engine, TallResult
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
+from distmom.models.multiview.contracted import contraction_passes, decomposed_by_contractions
 from distmom.models.multiview.decomposition import decomposed, load_moments
 from distmom.models.multiview.em import refined
 from distmom.models.multiview.fitted import FittedViews
@@ -44,6 +45,12 @@ from distmom.moments.product import N_GROUPS
 from distmom.spectral.basis import unknown_columns
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import basis_slabs
+from distmom.spectral.contracted import (
+    check_third_moment,
+    power_steps_parameter,
+    settled_third_moment,
+    third_moment_parameter,
+)
 from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.factors import PRIORS, moment_alpha0
 from distmom.spectral.parameters import parameter
@@ -140,6 +147,8 @@ class MultiView(FittedViews):
     decomposition: str = parameter(
         "Method for the whitened third moment.", default="joint", choices=tuple(METHODS)
     )
+    third_moment: str = third_moment_parameter()
+    power_steps: int = power_steps_parameter()
     n_oversamples: int = parameter("Columns of the sketch beyond the components.", default=10, least=0)
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     n_em_iter: int | None = parameter(
@@ -191,6 +200,7 @@ class MultiView(FittedViews):
         """Check that the parameters are valid and suit a corpus; else a UsageError."""
         super().check(corpus)
         k, widths = self.n_components, self._widths(corpus)
+        check_third_moment(self.third_moment, self.decomposition, self.power_steps)
         self._check_mixed()
         if self.lift > 1 and (n := sum(lifted_widths(widths, self.lift))) > _MOST_COLUMNS:
             raise UsageError(
@@ -228,6 +238,12 @@ class MultiView(FittedViews):
                 f"lift: expected 1 with {given}, got {self.lift}: products of columns are not linear in the "
                 "components of a row"
             )
+        if self.third_moment == "slices" or self.power_steps:
+            raise UsageError(
+                f"third_moment: expected 'full' or 'auto' and power_steps=0 with {given}, got "
+                f"{self.third_moment!r} and {self.power_steps}: the moments of several components per row are "
+                "corrected as a whole"
+            )
         if self.n_em_iter:
             raise UsageError(
                 f"n_em_iter: expected 0 with {given}, got {self.n_em_iter}: EM assumes one component per row"
@@ -258,7 +274,10 @@ class MultiView(FittedViews):
         sketch = MultiViewSketchPass(d, **fields, n_columns=r, seed=self._seed)
         n_em_iter = self._n_em_iter()
         of_moments = MultiViewMomentsPass(d, **fields, rank=r, with_own=n_em_iter > 0)
-        n_slabs = basis_slabs(run, sketch, (of_moments,))
+        third = self._takes_third(run, of_moments)
+        of_moments = replace(of_moments, third=third)
+        contractions = () if third else contraction_passes(of_moments, k, self.power_steps)
+        n_slabs = basis_slabs(run, sketch, (of_moments, *contractions))
         pass_ = sketch
         for _ in range(self.n_power_iter + 1):
             spanned = run.scan(
@@ -267,11 +286,17 @@ class MultiView(FittedViews):
             )  # fmt: skip
             basis, r = spanned.states["basis"], spanned.values["rank"]
             pass_ = replace(sketch, basis=basis, n_columns=r)
-        moments = run.scan(replace(of_moments, basis=basis, rank=r))
-        aligned = run.small(
-            decomposed, partial(load_moments, moments.directory), k, self.decomposition, self._alpha0,
-            where=self.decompose_on, out=AlignedViews(unknown(N_GROUPS, r, k), unknown(k), unknown()),
-        )  # fmt: skip
+        of_moments = replace(of_moments, basis=basis, rank=r)
+        moments = run.scan(of_moments)
+        if third:
+            aligned = run.small(
+                decomposed, partial(load_moments, moments.directory), k, self.decomposition, self._alpha0,
+                where=self.decompose_on, out=AlignedViews(unknown(N_GROUPS, r, k), unknown(k), unknown()),
+            )  # fmt: skip
+        else:
+            aligned = decomposed_by_contractions(
+                run, of_moments, moments.directory, k, self._seed, self.power_steps, self.decompose_on
+            )
         found = run.rows(
             recovered, basis, averages, units, widths, self.lift, aligned, self._alpha0,
             out=Conditional(unknown(sum(widths), k), unknown(k)),
@@ -290,6 +315,12 @@ class MultiView(FittedViews):
             state_of, found, units, squares, widths, diagnostics, coefficients, self._alpha0, out=unknown()
         )
         return state
+
+    def _takes_third(self, run: Run, whole: MultiViewMomentsPass) -> bool:
+        """Return whether the whole third moment is added up, rather than contractions of it."""
+        if self._alpha0 != 0.0:
+            return True
+        return settled_third_moment(run, self.third_moment, self.decomposition, whole) == "full"
 
     def _n_em_iter(self) -> int:
         if self.n_em_iter is None:

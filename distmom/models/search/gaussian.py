@@ -28,7 +28,7 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, Sums
 from distmom.linalg import Whitening
-from distmom.models.gaussian.fitting import offset_of, row_basis
+from distmom.models.gaussian.fitting import basis_rank, offset_of, row_basis
 from distmom.models.gaussian.recovery import check_range, noise_of, whitened_covariance
 from distmom.models.search.base import FoundComponent, RowSearch
 from distmom.models.search.state import (
@@ -132,8 +132,10 @@ class GaussianSearch(RowSearch):
         """Add up the moments by the passes of a run, in two halves, and return the state."""
         d, q = self._sizes_of(run.corpus)
         k, options = self.n_components, (self.n_oversamples, self.n_power_iter)
-        basis = row_basis(run, d, k, *options, self._seed, takes_whole(d, k, *options))
-        pass_ = RowTargetsPass(d, basis=basis.matrix, origin=basis.mean, rank=basis.rank, n_targets=q)
+        whole = takes_whole(d, k, *options)
+        pass_ = RowTargetsPass(d, rank=basis_rank(d, k, self.n_oversamples, whole), n_targets=q)
+        basis = row_basis(run, d, k, *options, self._seed, whole, [pass_])
+        pass_ = replace(pass_, basis=basis.matrix, origin=basis.mean, rank=basis.rank)
         parts = tuple(run.scan(replace(pass_, selection=half)).directory for half in halves(self._seed))
         state: SearchState = run.rows(_state, basis, parts, k, d, out=unknown())
         return state

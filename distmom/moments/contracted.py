@@ -1,0 +1,206 @@
+"""Passes that contract the whitened third moment of rows, which they never form.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+section 6.1.2. A row gives whitened coordinates: y for a mixture of Gaussians (`RowContractionsPass`), and y_1, y_2
+and y_3 for three views (`ViewContractionsPass`), which have the same conditional means. Each is a linear function
+of the projected row and of a coordinate that is constantly one. Given some vectors, a pass adds up one of
+
+    slices T(I, I, h_l):          y (y'h_l) y'     or, for views, the sum over t of y_s (y_t'h_l) y_u'
+    power steps T(I, v_l, v_l):   y (y'v_l)^2      or, for views, the sum over t of y_t (y_s'v_l) (y_u'v_l)
+
+with s and u the two views other than t. A slice has as many entries as the second moment, and a power step one for
+every coordinate. What the model subtracts from the moments is left to the functions that load the sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus import RowBlock
+from distmom.engine.passes import Rows
+from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.gaussian import RowMomentsPass, dense_rows, piece_bytes
+from distmom.moments.kernels import BLOCK_ROWS, add_slices, fill_pairs, product_bytes
+from distmom.moments.multiview import MultiViewMomentsPass, aligned, total_weight
+from distmom.moments.product import N_GROUPS
+from distmom.moments.word_moments import positive
+
+#: the two views other than each view
+OTHERS = ((1, 2), (0, 2), (0, 1))
+
+
+@dataclass(frozen=True)
+class RowContractionsPass(RowMomentsPass):
+    """Contract the third moment of whitened rows with some vectors.
+
+    Attributes
+    ----------
+    whitener : ndarray of shape (r + 1, k)
+        W; ``y = W'(1, Q'(x - origin))``.
+    vectors : ndarray of shape (k, m)
+    n_whitened, n_vectors : int
+        k and m.
+    steps : bool
+        Whether power steps are added up; False (default) means slices.
+
+    Notes
+    -----
+    Other fields as in `RowMomentsPass`. Sums: ``contracted``, of slices (k, m, k) by blocks (see
+    `distmom.moments.kernels.fill_pairs`) or of power steps (k, m), ``mass`` () and ``sampled`` (). With slices
+    also ``ys`` (k,) of y times the squared distance of ``x - origin`` from the span of the columns of W, which are
+    orthogonal but for the constant coordinate.
+    """
+
+    third: bool = False
+    whitener: Any = None
+    vectors: Any = None
+    n_whitened: int = 0
+    n_vectors: int = 0
+    steps: bool = False
+
+    @property
+    def name(self) -> str:
+        return _name(self.steps)
+
+    @property
+    def finish_bytes(self) -> int:
+        return _finish_bytes(self.n_whitened, self.n_vectors, self.steps)
+
+    def working_bytes(self, n_rows: int) -> int:
+        n = min(n_rows, BLOCK_ROWS)
+        products = _product_bytes(n, self.n_whitened, self.n_vectors, self.steps)
+        # Beside the products, projected rows, whitened ones, and their squares.
+        return piece_bytes(n_rows, self.n_features) + 8 * n * (self.rank + 2 * self.n_whitened) + products
+
+    def specs(self) -> dict[str, SumSpec]:
+        k = self.n_whitened
+        specs = {name: SumSpec(()) for name in ("mass", "sampled")}
+        specs["contracted"] = _spec(k, self.n_vectors, self.steps)
+        return specs if self.steps else specs | {"ys": SumSpec((k,))}
+
+    def add_projected(
+        self, sums: Sums, block: RowBlock, many: slice, Y: np.ndarray, s: np.ndarray, own: np.ndarray | None
+    ) -> None:
+        W, vectors = np.asarray(self.whitener), np.asarray(self.vectors)
+        white = Y @ W[1:]
+        if not self.steps:
+            squares = np.einsum("ij,ij->j", W[1:], W[1:])
+            inverse = np.divide(1.0, squares, out=np.zeros(len(squares)), where=squares > 0.0)
+            rest = s - white**2 @ inverse
+        white += W[0]
+        along = white @ vectors
+        if self.steps:
+            _add_steps(sums["contracted"], white, along**2, own)
+        else:
+            add_slices(sums["contracted"], white, white, along, own)
+            sums["ys"] += (rest if own is None else rest * own) @ white
+
+
+@dataclass(frozen=True)
+class ViewContractionsPass(MultiViewMomentsPass):
+    """Contract the symmetrised third moment of three whitened views with some vectors.
+
+    Attributes
+    ----------
+    whiteners : ndarray of shape (3, r + 1, k)
+        ``y_t = whiteners_t'(1, z_t)``.
+    vectors : ndarray of shape (k, m)
+    n_whitened, n_vectors : int
+        k and m.
+    steps : bool
+        Whether power steps are added up; False (default) means slices.
+
+    Notes
+    -----
+    Other fields as in `MultiViewMomentsPass`. Sums: ``contracted``, of slices (k, m, k), which are not symmetric,
+    or of power steps (k, m), and ``mass`` ().
+    """
+
+    whiteners: Any = None
+    vectors: Any = None
+    n_whitened: int = 0
+    n_vectors: int = 0
+    steps: bool = False
+
+    @property
+    def name(self) -> str:
+        return _name(self.steps)
+
+    @property
+    def finish_bytes(self) -> int:
+        return _finish_bytes(self.n_whitened, self.n_vectors, self.steps)
+
+    def working_bytes(self, n_rows: int) -> int:
+        n = min(n_rows, BLOCK_ROWS)
+        products = _product_bytes(n, self.n_whitened, self.n_vectors, self.steps)
+        # Beside the products, factors of the other views, and whitened views.
+        rows = n * ((N_GROUPS - 1) * self.n_vectors + (N_GROUPS + 1) * self.n_whitened)
+        return self.projected_bytes(n) + 8 * rows + products
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"contracted": _spec(self.n_whitened, self.n_vectors, self.steps), "mass": SumSpec(())}
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        sums["mass"] += total_weight(block)
+        X, weights = dense_rows(block)
+        vectors = np.asarray(self.vectors)
+        for start in range(0, X.shape[0], BLOCK_ROWS):
+            many = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
+            own = None if weights is None else weights[many]
+            views = [
+                z @ W[1:] + W[0]
+                for z, W in zip(self.projected(aligned(X[many])), np.asarray(self.whiteners), strict=True)
+            ]
+            along = [y @ vectors for y in views]
+            for t, (s, u) in enumerate(OTHERS):
+                if self.steps:
+                    _add_steps(sums["contracted"], views[t], along[s] * along[u], own)
+                else:
+                    add_slices(sums["contracted"], views[s], views[u], along[t], own)
+        return None
+
+
+def row_contraction(sums: Sums) -> np.ndarray:
+    """Turn the sums of `RowContractionsPass` into slices (k, k, m) or power steps (k, m) of their moment."""
+    found = np.array(sums["contracted"])
+    if found.ndim == 3:
+        found = np.ascontiguousarray(fill_pairs(found.transpose(0, 2, 1)))
+    return np.asarray(found / positive(sums["mass"]))
+
+
+def view_contraction(sums: Sums) -> np.ndarray:
+    """Turn the sums of `ViewContractionsPass` into slices (k, k, m) or power steps (k, m).
+
+    They are those of the third moment of the three views, averaged over all orders of the views.
+    """
+    found = np.array(sums["contracted"])
+    if found.ndim == 3:
+        found = (found + found.transpose(2, 1, 0)).transpose(0, 2, 1) / 2.0
+    return np.asarray(found / (N_GROUPS * positive(sums["mass"])))
+
+
+def _add_steps(total: np.ndarray, rows: np.ndarray, factors: np.ndarray, weight: np.ndarray | None) -> None:
+    total += rows.T @ (factors if weight is None else factors * weight[:, None])
+
+
+def _name(steps: bool) -> str:
+    return "tensor-power" if steps else "slices"
+
+
+def _spec(width: int, n_vectors: int, steps: bool) -> SumSpec:
+    return SumSpec((width, n_vectors) if steps else (width, n_vectors, width))
+
+
+def _finish_bytes(width: int, n_vectors: int, steps: bool) -> int:
+    # The memory-mapped total, its copy, and two reordered copies.
+    return 8 * 4 * n_vectors * (width if steps else width**2)
+
+
+def _product_bytes(n_rows: int, width: int, n_vectors: int, steps: bool) -> int:
+    """Return the bytes of products with the vectors, and of what is added up from them."""
+    # Products and factors with their weights; of a step, also the product that is added to the sum.
+    own = 8 * n_vectors * (2 * n_rows + (width if steps else 0))
+    return own if steps else own + 8 * n_rows * width + product_bytes(n_rows, width, 8)
