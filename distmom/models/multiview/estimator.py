@@ -320,7 +320,9 @@ class MultiView(FittedViews):
         """Return whether the whole third moment is added up, rather than contractions of it."""
         if self._alpha0 != 0.0:
             return True
-        return settled_third_moment(run, self.third_moment, self.decomposition, whole) == "full"
+        # The answer is stored under the pass, whose arrays only an execution has.
+        sizes = replace(whole, averages=0, units=None if whole.units is None else 0)
+        return settled_third_moment(run, self.third_moment, self.decomposition, sizes) == "full"
 
     def _n_em_iter(self) -> int:
         if self.n_em_iter is None:
