@@ -167,7 +167,8 @@ def test_fits_give_the_same_bits_with_a_memory_limit_and_nearly_the_same_for_oth
     else:
         X, make = sample_of_views(3000), views
     # Further directions of the views would be at the edge of what counts as rounding.
-    options = {"power_steps": 2, "n_power_iter": 0, "n_oversamples": 0}
+    # Which slices are taken depends on the signs of eigenvectors, and so on rounding; many steps forget it.
+    options = {"power_steps": 25, "n_power_iter": 0, "n_oversamples": 0}
     model = make(**options).fit_corpus(RowCorpus(X, shard_rows=150))
     same = make(**options).fit_corpus(RowCorpus(X, shard_rows=150), memory_limit=1 << 30)
     other = make(**options).fit_corpus(RowCorpus(X, shard_rows=700))
@@ -177,7 +178,7 @@ def test_fits_give_the_same_bits_with_a_memory_limit_and_nearly_the_same_for_oth
     assert_allclose(getattr(other, name), getattr(model, name), atol=1e-8)
     model.save(tmp_path / "m")
     loaded = load_model(tmp_path / "m")
-    assert (loaded.power_steps, loaded.third_moment) == (2, "slices")
+    assert (loaded.power_steps, loaded.third_moment) == (25, "slices")
     assert (getattr(loaded, name) == getattr(model, name)).all()
     assert loaded.diagnostics_ == model.diagnostics_
 
