@@ -1,18 +1,42 @@
-"""What mixtures of Gaussians in dense rows have in common: probabilities of components, densities and samples."""
+"""What mixtures have in common: likelihoods of rows, and for Gaussians probabilities, densities and samples."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
+from distmom.errors import InputError
 from distmom.models.posteriors import Posterior, posterior_of
 from distmom.spectral.bases import DensityMixin
 from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs import check_size
 from distmom.spectral.tables import rows_in_memory
+
+
+class ViewsLikelihood:
+    """Base class of models of rows in parts, such as views, with the method ``score_samples``."""
+
+    if TYPE_CHECKING:
+
+        def score_samples(self, X: Any) -> np.ndarray: ...
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the log-likelihood of rows, on average per row; assumptions and errors as for `score_samples`.
+
+        Parameters
+        ----------
+        X : tuple or list of arrays or sparse matrices of shape (n_rows, d_t), or one of shape (n_rows, d)
+            At least one row; an InputError otherwise.
+        y : None
+            Ignored.
+        """
+        found = self.score_samples(X)
+        if not len(found):
+            raise InputError("X: expected at least one row, got none")
+        return float(found.mean())
 
 
 class RowDensity(DensityMixin, SpectralEstimator):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Rows
+from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.moments.gaussian import RowMomentsPass, dense_rows, piece_bytes
 from distmom.moments.kernels import BLOCK_ROWS, add_slices, fill_pairs, product_bytes
@@ -33,13 +33,11 @@ OTHERS = ((1, 2), (0, 2), (0, 1))
 
 
 @dataclass(frozen=True)
-class RowContractionsPass(RowMomentsPass):
-    """Contract the third moment of whitened rows with some vectors.
+class ContractionsPass(Pass):
+    """Base class of passes that contract whitened third moments with some vectors.
 
     Attributes
     ----------
-    whitener : ndarray of shape (r + 1, k)
-        W; ``y = W'(1, Q'(x - origin))``.
     vectors : ndarray of shape (k, m)
     n_whitened, n_vectors : int
         k and m.
@@ -48,14 +46,9 @@ class RowContractionsPass(RowMomentsPass):
 
     Notes
     -----
-    Other fields as in `RowMomentsPass`. Sums: ``contracted``, of slices (k, m, k) by blocks (see
-    `distmom.moments.kernels.fill_pairs`) or of power steps (k, m), ``mass`` () and ``sampled`` (). With slices
-    also ``ys`` (k,) of y times the squared distance of ``x - origin`` from the span of the columns of W, which are
-    orthogonal but for the constant coordinate.
+    Sum ``contracted``, of slices (k, m, k) or of power steps (k, m).
     """
 
-    third: bool = False
-    whitener: Any = None
     vectors: Any = None
     n_whitened: int = 0
     n_vectors: int = 0
@@ -63,23 +56,54 @@ class RowContractionsPass(RowMomentsPass):
 
     @property
     def name(self) -> str:
-        return _name(self.steps)
+        return "tensor-power" if self.steps else "slices"
 
     @property
     def finish_bytes(self) -> int:
-        return _finish_bytes(self.n_whitened, self.n_vectors, self.steps)
+        # The memory-mapped total, its copy, and two reordered copies.
+        return 8 * 4 * self.n_vectors * self.n_whitened ** (1 if self.steps else 2)
+
+    def product_bytes(self, n_rows: int) -> int:
+        """Return the bytes of products with the vectors, and of what is added up from them."""
+        k, m = self.n_whitened, self.n_vectors
+        # Products and factors with their weights; of a step, also the product that is added to the sum.
+        own = 8 * m * (2 * n_rows + (k if self.steps else 0))
+        return own if self.steps else own + 8 * n_rows * k + product_bytes(n_rows, k, 8)
+
+    def specs(self) -> dict[str, SumSpec]:
+        k, m = self.n_whitened, self.n_vectors
+        return {"contracted": SumSpec((k, m) if self.steps else (k, m, k)), "mass": SumSpec(())}
+
+
+@dataclass(frozen=True)
+class RowContractionsPass(ContractionsPass, RowMomentsPass):
+    """Contract the third moment of whitened rows with some vectors.
+
+    Attributes
+    ----------
+    whitener : ndarray of shape (r + 1, k)
+        W; ``y = W'(1, Q'(x - origin))``.
+
+    Notes
+    -----
+    Other fields as in `ContractionsPass` and `RowMomentsPass`. Sums: ``contracted``, of slices by blocks (see
+    `distmom.moments.kernels.fill_pairs`), ``mass`` () and ``sampled`` (). With slices also ``ys`` (k,) of y times
+    the squared distance of ``x - origin`` from the span of the columns of W, which are orthogonal but for the
+    constant coordinate.
+    """
+
+    third: bool = False
+    whitener: Any = None
 
     def working_bytes(self, n_rows: int) -> int:
         n = min(n_rows, BLOCK_ROWS)
-        products = _product_bytes(n, self.n_whitened, self.n_vectors, self.steps)
         # Beside the products, projected rows, whitened ones, and their squares.
-        return piece_bytes(n_rows, self.n_features) + 8 * n * (self.rank + 2 * self.n_whitened) + products
+        own = 8 * n * (self.rank + 2 * self.n_whitened)
+        return piece_bytes(n_rows, self.n_features) + own + self.product_bytes(n)
 
     def specs(self) -> dict[str, SumSpec]:
-        k = self.n_whitened
-        specs = {name: SumSpec(()) for name in ("mass", "sampled")}
-        specs["contracted"] = _spec(k, self.n_vectors, self.steps)
-        return specs if self.steps else specs | {"ys": SumSpec((k,))}
+        specs = super().specs() | {"sampled": SumSpec(())}
+        return specs if self.steps else specs | {"ys": SumSpec((self.n_whitened,))}
 
     def add_projected(
         self, sums: Sums, block: RowBlock, many: slice, Y: np.ndarray, s: np.ndarray, own: np.ndarray | None
@@ -100,48 +124,27 @@ class RowContractionsPass(RowMomentsPass):
 
 
 @dataclass(frozen=True)
-class ViewContractionsPass(MultiViewMomentsPass):
+class ViewContractionsPass(ContractionsPass, MultiViewMomentsPass):
     """Contract the symmetrised third moment of three whitened views with some vectors.
 
     Attributes
     ----------
     whiteners : ndarray of shape (3, r + 1, k)
         ``y_t = whiteners_t'(1, z_t)``.
-    vectors : ndarray of shape (k, m)
-    n_whitened, n_vectors : int
-        k and m.
-    steps : bool
-        Whether power steps are added up; False (default) means slices.
 
     Notes
     -----
-    Other fields as in `MultiViewMomentsPass`. Sums: ``contracted``, of slices (k, m, k), which are not symmetric,
-    or of power steps (k, m), and ``mass`` ().
+    Other fields as in `ContractionsPass` and `MultiViewMomentsPass`. Sums: ``contracted``, of slices that are not
+    symmetric, and ``mass`` ().
     """
 
     whiteners: Any = None
-    vectors: Any = None
-    n_whitened: int = 0
-    n_vectors: int = 0
-    steps: bool = False
-
-    @property
-    def name(self) -> str:
-        return _name(self.steps)
-
-    @property
-    def finish_bytes(self) -> int:
-        return _finish_bytes(self.n_whitened, self.n_vectors, self.steps)
 
     def working_bytes(self, n_rows: int) -> int:
         n = min(n_rows, BLOCK_ROWS)
-        products = _product_bytes(n, self.n_whitened, self.n_vectors, self.steps)
         # Beside the products, factors of the other views, and whitened views.
         rows = n * ((N_GROUPS - 1) * self.n_vectors + (N_GROUPS + 1) * self.n_whitened)
-        return self.projected_bytes(n) + 8 * rows + products
-
-    def specs(self) -> dict[str, SumSpec]:
-        return {"contracted": _spec(self.n_whitened, self.n_vectors, self.steps), "mass": SumSpec(())}
+        return self.projected_bytes(n) + 8 * rows + self.product_bytes(n)
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         sums["mass"] += total_weight(block)
@@ -184,23 +187,3 @@ def view_contraction(sums: Sums) -> np.ndarray:
 
 def _add_steps(total: np.ndarray, rows: np.ndarray, factors: np.ndarray, weight: np.ndarray | None) -> None:
     total += rows.T @ (factors if weight is None else factors * weight[:, None])
-
-
-def _name(steps: bool) -> str:
-    return "tensor-power" if steps else "slices"
-
-
-def _spec(width: int, n_vectors: int, steps: bool) -> SumSpec:
-    return SumSpec((width, n_vectors) if steps else (width, n_vectors, width))
-
-
-def _finish_bytes(width: int, n_vectors: int, steps: bool) -> int:
-    # The memory-mapped total, its copy, and two reordered copies.
-    return 8 * 4 * n_vectors * (width if steps else width**2)
-
-
-def _product_bytes(n_rows: int, width: int, n_vectors: int, steps: bool) -> int:
-    """Return the bytes of products with the vectors, and of what is added up from them."""
-    # Products and factors with their weights; of a step, also the product that is added to the sum.
-    own = 8 * n_vectors * (2 * n_rows + (width if steps else 0))
-    return own if steps else own + 8 * n_rows * width + product_bytes(n_rows, width, 8)

@@ -155,6 +155,17 @@ def test_stored_states_are_those_of_rows_in_memory(tmp_path, capsys):
     np.testing.assert_array_equal(stored["states"][:], found.argmax(axis=2))
 
 
+def test_trees_of_earlier_versions_load_but_cannot_read_rows(tmp_path):
+    leaves = Truth(*QUARTET[1:], 2, (3,) * 4, seed=3).sample(3_000, 0)
+    model = LatentTree(2, tree=QUARTET[0]).fit(leaves)
+    model.coefficients_ = model.offsets_ = None
+    model.save(tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert_allclose(loaded.components_, model.components_)
+    with pytest.raises(UsageError, match="an earlier version fitted this model, which cannot read rows"):
+        loaded.predict(leaves)
+
+
 def test_states_of_rows_with_real_leaves_have_no_likelihood():
     leaves, _ = real_leaves(4_000, 0)
     model = LatentTree(2, tree=QUARTET[0], n_em_iter=3).fit(leaves)

@@ -6,8 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.sparse import csr_array, issparse
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.exceptions import DataConversionWarning
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score, cross_validate, train_test_split
 from sklearn.utils.estimator_checks import check_dataframe_column_names_consistency
 
@@ -410,6 +414,24 @@ def test_one_of_two_labels_per_document_is_a_binary_classification(data, form):
     np.testing.assert_array_equal(
         ridge.predict(texts), ridge.classes_[(ridge.decision_function(texts) > 0) * 1]
     )
+
+
+@pytest.mark.parametrize("kind", ["stacking", "calibration"])
+def test_ensembles_of_scikit_learn_take_models_of_one_label_per_document(data, kind):
+    counts = CountVectorizer().fit_transform(data[0])
+    y = np.array(["herring" in text for text in data[0]]).astype(int)
+    model, folds = MultiLabelMoM(3), StratifiedKFold(2)
+    members = [("moments", model), ("logistic", LogisticRegression())]
+    ensemble = (
+        StackingClassifier(members, cv=folds)
+        if kind == "stacking"
+        else CalibratedClassifierCV(model, cv=folds)
+    )
+    assert ensemble.fit(counts, y).score(counts, y) > 0.95
+    np.testing.assert_allclose(ensemble.predict_proba(counts).sum(axis=1), 1.0, atol=1e-6)
+    # It asks for classifiers before it fits them.
+    with pytest.raises(ValueError, match="MultiLabelMoM should be a classifier"):
+        VotingClassifier(members, voting="soft").fit(counts, y)
 
 
 def test_probabilities_of_one_label_per_document_sum_to_one(data):

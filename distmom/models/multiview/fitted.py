@@ -9,7 +9,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
 from distmom.engine import StoredRows
-from distmom.errors import InputError, UsageError
+from distmom.errors import UsageError
+from distmom.models.densities import ViewsLikelihood
 from distmom.models.multiview.inputs import checked_views
 from distmom.models.multiview.pictures import pictures_of
 from distmom.models.multiview.posterior import RowScoresPass, shares_of
@@ -24,7 +25,7 @@ from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.run import Run
 
 
-class FittedViews(SpectralEstimator):
+class FittedViews(ViewsLikelihood, SpectralEstimator):
     """Base class of `MultiView` with the methods that use the components; see there for attributes."""
 
     components_: np.ndarray
@@ -125,21 +126,6 @@ class FittedViews(SpectralEstimator):
             )
         with one_blas_thread():
             return log_densities(self, rows)
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the log-likelihood of rows, on average per row; assumptions and errors as for `score_samples`.
-
-        Parameters
-        ----------
-        X : tuple or list of three arrays or sparse matrices of shape (n_rows, d_t), or one of shape (n_rows, d)
-            At least one row; an InputError otherwise.
-        y : None
-            Ignored.
-        """
-        densities = self.score_samples(X)
-        if not len(densities):
-            raise InputError("X: expected at least one row, got none")
-        return float(densities.mean())
 
     def assign(self, run: Run) -> dict[str, StoredRows]:
         """Store the component and the probabilities or shares of all components, or the factors, of every row.

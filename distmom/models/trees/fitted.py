@@ -9,7 +9,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
 from distmom.engine import StoredRows
-from distmom.errors import InputError, UsageError
+from distmom.errors import UsageError
+from distmom.models.densities import ViewsLikelihood
 from distmom.models.multiview.inputs import checked_views
 from distmom.models.trees.posterior import TreeReader, TreeStatesPass
 from distmom.models.trees.structure import Tree
@@ -18,7 +19,7 @@ from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.run import Run
 
 
-class FittedTree(SpectralEstimator):
+class FittedTree(ViewsLikelihood, SpectralEstimator):
     """Base class of `LatentTree` with the methods that use the parameters; see there for attributes."""
 
     tree: str
@@ -74,21 +75,6 @@ class FittedTree(SpectralEstimator):
         if not self.has_categories_:
             raise UsageError("LatentTree: rows have a likelihood only where every leaf is a category")
         return evidence
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the log-likelihood of rows by `score_samples`, on average per row.
-
-        Parameters
-        ----------
-        X : tuple or list of arrays or sparse matrices of shape (n_rows, d_t), or one of shape (n_rows, d)
-            At least one row; an InputError otherwise.
-        y : None
-            Ignored.
-        """
-        found = self.score_samples(X)
-        if not len(found):
-            raise InputError("X: expected at least one row, got none")
-        return float(found.mean())
 
     def _states(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         check_is_fitted(self)
