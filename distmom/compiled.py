@@ -36,9 +36,9 @@ def compiled(function: _Kernel) -> _Kernel:
     Parameters
     ----------
     function : callable
-        A function in numba's nopython subset that calls only kernels of its own module and
-        `distmom.hashing.scramble`, whose code never changes: the cache on disk holds a copy of all that a kernel
-        calls, but is invalidated by a change of the kernel's own file alone.
+        A function in numba's nopython subset that calls only kernels of its own module, `distmom.hashing.scramble`
+        and `distmom.lanes`, whose code never changes: the cache on disk holds a copy of all that a kernel calls,
+        but is invalidated by a change of the kernel's own file alone.
 
     Returns
     -------

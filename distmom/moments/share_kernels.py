@@ -1,4 +1,4 @@
-"""Compiled loops over documents and topics: shares of topics, counts by topic, halves of documents.
+"""Compiled loops over documents and topics: shares of topics in documents, and counts of words by topic.
 
 A document with counts c is modelled as draws from ``phi theta``, with topics phi (d, k) and shares theta. Its
 shares are found by iterating, with ``s = phi theta`` on the words of the document,
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from distmom.compiled import compiled
-from distmom.hashing import GOLDEN, scramble
+from distmom.lanes import LANES, accumulate, dot, load, magnitude, padded, positive, spread, store, sum_of
 
 #: largest number of iterations for the shares of a document, and the change of shares at which they end
 MAX_ITER, TOLERANCE = 20, 0.02
@@ -29,12 +29,10 @@ MAX_ITER, TOLERANCE = 20, 0.02
 FULL_ITER, FULL_TOLERANCE = 100, 1e-4
 #: count of a topic in a document below which the topic is left out of further iterations
 NO_COUNTS = 1e-3
-#: count of a word in a document above which halves are drawn from a normal distribution, not position by position
-MANY_POSITIONS = 1 << 16
-#: numbers that are added in parallel: of a vector, and of a sum over topics
-LANES, CHAINS = 16, 8
 #: probability of a word that no topic has; a count divided by it is still a finite float32
 LEAST = 1e-30
+#: words of a document whose sums over topics are computed at once
+WORDS = 4
 
 
 @compiled
@@ -59,23 +57,6 @@ def _widest(indptr: Any) -> Any:
 
 
 @compiled
-def _total(values: Any) -> Any:
-    """Return the sum of values whose number is a multiple of `CHAINS`; each addition waits for the eighth last."""
-    s0, s1, s2, s3 = values[0], values[1], values[2], values[3]
-    s4, s5, s6, s7 = values[4], values[5], values[6], values[7]
-    for j in range(CHAINS, values.shape[0], CHAINS):
-        s0 += values[j]
-        s1 += values[j + 1]
-        s2 += values[j + 2]
-        s3 += values[j + 3]
-        s4 += values[j + 4]
-        s5 += values[j + 5]
-        s6 += values[j + 6]
-        s7 += values[j + 7]
-    return ((s0 + s4) + (s1 + s5)) + ((s2 + s6) + (s3 + s7))
-
-
-@compiled
 def row_totals(indptr: Any, values: Any) -> Any:
     """Return the sums of the values of sparse rows, (n,) float64; exact for whole numbers."""
     totals = np.zeros(indptr.shape[0] - 1)
@@ -95,26 +76,62 @@ def _gather(
     unigram: Any,
     smoothing: Any,
     by_word: Any,
+    counts: Any,
 ) -> float:
-    """Set the smoothed probabilities of a document's words and return its length."""
-    kind = topics.dtype.type
-    keep = kind(1.0 - smoothing)
-    length = 0.0
-    for p in range(stop - start):
+    """Set the counts and the smoothed probabilities of a document's words, and return its length.
+
+    The words are followed by `WORDS` - 1 words without counts and probabilities.
+    """
+    kind, k, size = topics.dtype.type, topics.shape[1], stop - start
+    keep, whole = kind(1.0 - smoothing), k - k % LANES
+    keeps, length = spread(keep), 0.0
+    for p in range(size):
         v = np.uint64(indices[start + p])
+        source, target = topics[v], by_word[p]
         length += data[start + p]
+        counts[p] = data[start + p]
         floor = kind(smoothing * unigram[v])
-        for c in range(topics.shape[1]):
-            by_word[p, c] = keep * topics[v, c] + floor
+        floors = spread(floor)
+        for c in range(0, whole, LANES):
+            store(target, c, keeps * load(source, c) + floors)
+        for c in range(whole, k):
+            target[c] = keep * source[c] + floor
+    counts[size : size + WORDS - 1] = 0.0
+    by_word[size : size + WORDS - 1] = 0.0
     return length
 
 
 @compiled
+def _expected(words: Any, size: Any, counts: Any, base: Any, e: Any, width: Any, found: Any) -> None:
+    """Set ``found`` to ``phi'(c / (base + phi e))``, for `WORDS` words at a time."""
+    zero = spread(base.dtype.type(0.0))
+    for c in range(0, width, LANES):
+        store(found, c, zero)
+    for p in range(0, size, WORDS):
+        row0, row1, row2, row3 = words[p], words[p + 1], words[p + 2], words[p + 3]
+        s0, s1, s2, s3 = zero, zero, zero, zero
+        for c in range(0, width, LANES):
+            weights = load(e, c)
+            s0 = s0 + weights * load(row0, c)
+            s1 = s1 + weights * load(row1, c)
+            s2 = s2 + weights * load(row2, c)
+            s3 = s3 + weights * load(row3, c)
+        ratio0 = spread(counts[p] / (base[p] + sum_of(s0)))
+        ratio1 = spread(counts[p + 1] / (base[p + 1] + sum_of(s1)))
+        ratio2 = spread(counts[p + 2] / (base[p + 2] + sum_of(s2)))
+        ratio3 = spread(counts[p + 3] / (base[p + 3] + sum_of(s3)))
+        for c in range(0, width, LANES):
+            first = ratio0 * load(row0, c) + ratio1 * load(row1, c)
+            second = ratio2 * load(row2, c) + ratio3 * load(row3, c)
+            accumulate(found, c, first + second)
+
+
+@compiled
 def _iterate(
-    counts: Any,
+    size: Any,
     length: Any,
+    counts: Any,
     by_word: Any,
-    by_topic: Any,
     alpha: Any,
     prior: Any,
     variational: Any,
@@ -122,18 +139,16 @@ def _iterate(
     tolerance: Any,
     narrow: Any,
     left: Any,
-    found: Any,
     base: Any,
-    s: Any,
+    vectors: Any,
     theta: Any,
     e: Any,
 ) -> None:
-    """Find the shares of one document, ``theta``, and the weights of topics, ``e``.
+    """Find the shares of one document, ``theta``, and the weights of topics, ``e``, which is padded with zeros.
 
-    ``narrow``, ``left``, ``found``, ``base`` and ``s`` are work space.
+    ``narrow``, ``left``, ``base`` and the rows of ``vectors`` are work space.
     """
-    k, size = theta.shape[0], counts.shape[0]
-    kind = by_word.dtype.type
+    k, kind = theta.shape[0], by_word.dtype.type
     for c in range(k):
         e[c] = theta[c]
         if variational:
@@ -142,76 +157,69 @@ def _iterate(
         for c in range(k):
             theta[c] = alpha[c] / prior
         return
-    # The remaining topics, and their columns of ``by_word``.
-    n_left, columns, total = k, by_word, prior + length
-    for c in range(k):
-        left[c] = c
-    base[:size] = kind(LEAST)
+    # The topics that take part, with their columns of ``by_word``, prior parameters, shares and weights.
+    found, priors, shares, weights = vectors[0], vectors[1], vectors[2], vectors[3]
+    n_left, width, words, total = 0, 0, by_word, prior + length
     for _ in range(n_iter):
-        s[:size] = base[:size]
-        # Four terms at a time, added in their order, so that sums are read and written less often.
-        n_fours = n_left - n_left % 4
-        for j in range(0, n_fours, 4):
-            c0, c1, c2, c3 = left[j], left[j + 1], left[j + 2], left[j + 3]
-            e0, e1, e2, e3 = e[c0], e[c1], e[c2], e[c3]
-            row0, row1, row2, row3 = by_topic[c0], by_topic[c1], by_topic[c2], by_topic[c3]
-            for p in range(size):
-                s[p] = (((s[p] + e0 * row0[p]) + e1 * row1[p]) + e2 * row2[p]) + e3 * row3[p]
-        for j in range(n_fours, n_left):
-            weight = e[left[j]]
-            row = by_topic[left[j]]
-            for p in range(size):
-                s[p] += weight * row[p]
-        found[:n_left] = 0.0
-        n_fours = size - size % 4
-        for p in range(0, n_fours, 4):
-            r0, r1 = kind(counts[p]) / s[p], kind(counts[p + 1]) / s[p + 1]
-            r2, r3 = kind(counts[p + 2]) / s[p + 2], kind(counts[p + 3]) / s[p + 3]
-            at0, at1, at2, at3 = columns[p], columns[p + 1], columns[p + 2], columns[p + 3]
-            for j in range(n_left):
-                found[j] = (((found[j] + r0 * at0[j]) + r1 * at1[j]) + r2 * at2[j]) + r3 * at3[j]
-        for p in range(n_fours, size):
-            ratio = kind(counts[p]) / s[p]
-            for j in range(n_left):
-                found[j] += ratio * columns[p, j]
-        n_kept, own = 0, 0.0
-        for j in range(n_left):
-            brought = e[left[j]] * found[j]
-            n_kept += brought >= NO_COUNTS
-            found[j] = alpha[left[j]] + brought
-            own += found[j]
+        if n_left == 0:
+            n_left, width, words = k, padded(k), by_word
+            base[: size + WORDS - 1] = kind(LEAST)
+            priors[k:], shares[k:], weights[k:] = kind(0.0), kind(0.0), kind(0.0)
+            for c in range(k):
+                left[c], priors[c], shares[c], weights[c] = c, alpha[c], theta[c], e[c]
+        _expected(words, size, counts, base, weights, width, found)
+        own = spread(kind(0.0))
+        for c in range(0, width, LANES):
+            gamma = load(priors, c) + load(weights, c) * load(found, c)
+            store(found, c, gamma)
+            own = own + gamma
         if n_left == k:
-            total = own
-        change = 0.0
+            total = sum_of(own)
+        moved, divisor = spread(kind(0.0)), spread(kind(total))
+        for c in range(0, width, LANES):
+            share = load(found, c) / divisor
+            moved = moved + magnitude(share - load(shares, c))
+            store(shares, c, share)
+            store(weights, c, share)
+        if variational:
+            for j in range(n_left):
+                weights[j] = np.exp(_digamma(found[j]) - _digamma(total))
+        n_kept = 0
+        for j in range(n_left):
+            n_kept += found[j] - priors[j] >= NO_COUNTS
+        ended = sum_of(moved) < tolerance
+        if not ended and 2 * n_kept > n_left:
+            continue
+        for j in range(n_left):
+            theta[left[j]], e[left[j]] = shares[j], weights[j]
+        if ended and n_left == k:
+            return
+        if ended:
+            # One more iteration over all topics checks whether the counts of the others have grown.
+            n_left = 0
+            continue
+        # The shares of topics with almost no counts in the document are kept fixed.
+        at = 0
         for j in range(n_left):
             c = left[j]
-            value = found[j] / total
-            change += abs(value - theta[c])
-            theta[c] = value
-            e[c] = np.exp(_digamma(found[j]) - _digamma(total)) if variational else value
-        if change < tolerance:
-            if n_left == k:
-                break
-            # One more iteration over all topics checks whether the counts of the others have grown.
-            n_left, columns = k, by_word
-            for c in range(k):
-                left[c] = c
-            base[:size] = kind(LEAST)
-        elif 2 * n_kept <= n_left:
-            # The shares of topics with almost no counts in the document are kept fixed.
-            at = 0
+            if found[j] - priors[j] >= NO_COUNTS:
+                left[at], priors[at], shares[at] = c, priors[j], shares[j]
+                weights[j] = 0.0
+                at += 1
+        for p in range(size):
+            base[p] += dot(words[p], weights, width)
+        n_left, width, words = at, padded(at), narrow
+        priors[n_left:width], shares[n_left:width], weights[n_left:width] = kind(0.0), kind(0.0), kind(0.0)
+        for j in range(n_left):
+            weights[j] = e[left[j]]
+        narrow[size : size + WORDS - 1, :width] = 0.0
+        for p in range(size):
+            source, target = by_word[p], narrow[p]
             for j in range(n_left):
-                c = left[j]
-                if found[j] - alpha[c] >= NO_COUNTS:
-                    left[at] = c
-                    at += 1
-                else:
-                    for p in range(size):
-                        base[p] += e[c] * by_topic[c, p]
-            n_left, columns = at, narrow
-            for p in range(size):
-                for j in range(n_left):
-                    narrow[p, j] = by_word[p, left[j]]
+                target[j] = source[left[j]]
+            target[n_left:width] = 0.0
+    for j in range(n_left):
+        theta[left[j]], e[left[j]] = shares[j], weights[j]
 
 
 @compiled
@@ -263,32 +271,28 @@ def find_shares(
     float
         The log-likelihood ``sum c log s``.
     """
-    k, n, widest = topics.shape[1], indptr.shape[0] - 1, _widest(indptr)
-    kind = topics.dtype.type
-    by_word = np.empty((widest, k), topics.dtype)
-    by_topic = np.empty((k, widest), topics.dtype)
-    narrow = np.empty((widest, k), topics.dtype)
+    k, n, widest = topics.shape[1], indptr.shape[0] - 1, _widest(indptr) + WORDS - 1
+    kind, width, whole = topics.dtype.type, padded(k), k - k % LANES
+    by_word = np.zeros((widest, width), topics.dtype)
+    narrow = np.zeros((widest, width), topics.dtype)
+    counts = np.zeros(widest, topics.dtype)
+    base = np.zeros(widest, topics.dtype)
+    vectors = np.zeros((4, width), topics.dtype)
+    found = np.zeros(width, topics.dtype)
+    e = np.zeros(width, topics.dtype)
     left = np.empty(k, np.int64)
-    s = np.empty(widest, topics.dtype)
-    base = np.empty(widest, topics.dtype)
-    found = np.empty(k, topics.dtype)
-    e = np.empty(k, topics.dtype)
     prior = 0.0
     for c in range(k):
         prior += alpha[c]
     likelihood = 0.0
     for i in range(n):
         start, stop = indptr[i], indptr[i + 1]
-        size = stop - start
-        length = _gather(start, stop, indices, data, topics, unigram, smoothing, by_word)
-        for p in range(size):
-            for c in range(k):
-                by_topic[c, p] = by_word[p, c]
+        length = _gather(start, stop, indices, data, topics, unigram, smoothing, by_word, counts)
         _iterate(
-            data[start:stop],
+            stop - start,
             length,
+            counts,
             by_word,
-            by_topic,
             alpha,
             prior,
             variational,
@@ -296,33 +300,26 @@ def find_shares(
             tolerance,
             narrow,
             left,
-            found,
             base,
-            s,
+            vectors,
             shares[i],
             e,
         )
         if not out.shape[0] or own[i] == 0.0:
             continue
-        s[:size] = kind(LEAST)
-        n_fours = k - k % 4
-        for c in range(0, n_fours, 4):
-            e0, e1, e2, e3 = e[c], e[c + 1], e[c + 2], e[c + 3]
-            row0, row1, row2, row3 = by_topic[c], by_topic[c + 1], by_topic[c + 2], by_topic[c + 3]
-            for p in range(size):
-                s[p] = (((s[p] + e0 * row0[p]) + e1 * row1[p]) + e2 * row2[p]) + e3 * row3[p]
-        for c in range(n_fours, k):
-            weight = e[c]
-            for p in range(size):
-                s[p] += weight * by_topic[c, p]
         found[:] = 0.0
-        for p in range(size):
-            likelihood += own[i] * data[start + p] * np.log(s[p])
-            ratio = kind(own[i] * data[start + p]) / s[p]
-            target = out[np.uint64(indices[start + p])]
-            for c in range(k):
+        for p in range(stop - start):
+            word, target = by_word[p], out[np.uint64(indices[start + p])]
+            s = kind(LEAST) + dot(word, e, width)
+            likelihood += own[i] * data[start + p] * np.log(s)
+            ratio = kind(own[i] * data[start + p]) / s
+            ratios = spread(ratio)
+            for c in range(0, width, LANES):
+                accumulate(found, c, ratios * load(word, c))
+            for c in range(0, whole, LANES):
+                accumulate(target, c, ratios * load(e, c))
+            for c in range(whole, k):
                 target[c] += ratio * e[c]
-                found[c] += ratio * by_word[p, c]
         for c in range(k):
             totals[c] += e[c] * found[c]
     return likelihood
@@ -358,69 +355,86 @@ def find_collapsed(
     float
         The log-likelihood ``sum c log s`` of the shares found.
     """
-    k, n, widest = topics.shape[1], indptr.shape[0] - 1, _widest(indptr)
-    kind = topics.dtype.type
-    # Padded with zeros to whole rounds of `_total`.
-    width = -(-k // CHAINS) * CHAINS
+    k, n, widest = topics.shape[1], indptr.shape[0] - 1, _widest(indptr) + WORDS - 1
+    kind, width, whole = topics.dtype.type, padded(k), k - k % LANES
     by_word = np.zeros((widest, width), topics.dtype)
     taken = np.zeros((widest, width), topics.dtype)
-    after = np.zeros(width, topics.dtype)
+    times = np.zeros(widest, topics.dtype)
+    # ``n_i + alpha_i`` of the document, and the work space of two words.
     counts = np.zeros(width, topics.dtype)
-    moved = np.zeros(width, topics.dtype)
-    given = np.zeros(width, topics.dtype)
+    after0, after1 = np.zeros(width, topics.dtype), np.zeros(width, topics.dtype)
     found = np.zeros(width, topics.dtype)
+    least, one, zero = kind(LEAST), kind(1.0), spread(kind(0.0))
     prior = 0.0
     for c in range(k):
         prior += alpha[c]
-        given[c] = alpha[c]
     likelihood = 0.0
     for i in range(n):
         start, stop = indptr[i], indptr[i + 1]
-        theta = shares[i]
-        length = _gather(start, stop, indices, data, topics, unigram, smoothing, by_word)
+        theta, size = shares[i], stop - start
+        length = _gather(start, stop, indices, data, topics, unigram, smoothing, by_word, times)
         if length == 0.0:
             for c in range(k):
                 theta[c] = alpha[c] / prior
             continue
-        counts[:] = 0.0
-        found[:k] = theta
-        for p in range(stop - start):
-            count, word, row = kind(data[start + p]), by_word[p], taken[p]
-            for c in range(width):
-                after[c] = word[c] * found[c]
-            scale = kind(1.0) / (kind(LEAST) + _total(after))
-            for c in range(width):
-                row[c] = scale * after[c]
-                counts[c] += count * row[c]
+        for c in range(k):
+            counts[c], found[c] = alpha[c], theta[c]
+        for p in range(size):
+            word, row = by_word[p], taken[p]
+            scale, count = spread(one / (least + dot(word, found, width))), spread(times[p])
+            for c in range(0, width, LANES):
+                value = scale * (load(word, c) * load(found, c))
+                store(row, c, value)
+                accumulate(counts, c, count * value)
+        taken[size : size + WORDS - 1] = 0.0
         for _ in range(n_iter):
-            moved[:] = 0.0
-            for p in range(stop - start):
-                count, word, row = kind(data[start + p]), by_word[p], taken[p]
-                for c in range(width):
-                    after[c] = word[c] * max(counts[c] - row[c] + given[c], kind(0.0))
-                scale = kind(1.0) / (kind(LEAST) + _total(after))
-                for c in range(width):
-                    value = scale * after[c]
-                    step = count * (value - row[c])
-                    counts[c] += step
-                    moved[c] += abs(step)
-                    row[c] = value
-            if _total(moved) < tolerance * length:
+            moved = zero
+            # Two words at a time, each of which sees the topics of the other from before.
+            for p in range(0, size, 2):
+                word0, word1, row0, row1 = by_word[p], by_word[p + 1], taken[p], taken[p + 1]
+                s0, s1 = zero, zero
+                for c in range(0, width, LANES):
+                    all_counts = load(counts, c)
+                    value0 = load(word0, c) * positive(all_counts - load(row0, c))
+                    value1 = load(word1, c) * positive(all_counts - load(row1, c))
+                    store(after0, c, value0)
+                    store(after1, c, value1)
+                    s0 = s0 + value0
+                    s1 = s1 + value1
+                scale0, count0 = spread(one / (least + sum_of(s0))), spread(times[p])
+                scale1, count1 = spread(one / (least + sum_of(s1))), spread(times[p + 1])
+                for c in range(0, width, LANES):
+                    value0 = scale0 * load(after0, c)
+                    value1 = scale1 * load(after1, c)
+                    step0 = count0 * (value0 - load(row0, c))
+                    step1 = count1 * (value1 - load(row1, c))
+                    accumulate(counts, c, step0 + step1)
+                    moved = moved + (magnitude(step0) + magnitude(step1))
+                    store(row0, c, value0)
+                    store(row1, c, value1)
+            if sum_of(moved) < tolerance * length:
                 break
         for c in range(k):
-            theta[c] = (counts[c] + alpha[c]) / (length + prior)
+            theta[c] = counts[c] / (length + prior)
         if not out.shape[0] or own[i] == 0.0:
             continue
-        found[:k] = theta
-        for p in range(stop - start):
-            weight, word, row = own[i] * data[start + p], by_word[p], taken[p]
-            target = out[np.uint64(indices[start + p])]
-            for c in range(width):
-                after[c] = word[c] * found[c]
-            for c in range(k):
-                target[c] += kind(weight) * row[c] / max(word[c], kind(LEAST))
-                totals[c] += weight * row[c]
-            likelihood += weight * np.log(kind(LEAST) + _total(after))
+        for c in range(k):
+            found[c] = theta[c]
+        after0[:] = 0.0
+        leasts = spread(least)
+        for p in range(size):
+            word, row, target = by_word[p], taken[p], out[np.uint64(indices[start + p])]
+            weight = own[i] * data[start + p]
+            likelihood += weight * np.log(least + dot(word, found, width))
+            weights = spread(kind(weight))
+            for c in range(0, width, LANES):
+                accumulate(after0, c, weights * load(row, c))
+            for c in range(0, whole, LANES):
+                accumulate(target, c, weights * load(row, c) / (load(word, c) + leasts))
+            for c in range(whole, k):
+                target[c] += kind(weight) * row[c] / (word[c] + least)
+        for c in range(k):
+            totals[c] += after0[c]
     return likelihood
 
 
@@ -436,83 +450,17 @@ def log_likelihood(
         As in `find_shares`.
     shares : ndarray of shape (n, k)
     """
-    k = topics.shape[1]
-    keep, least = topics.dtype.type(1.0 - smoothing), topics.dtype.type(LEAST)
-    # Padded with zeros to whole vectors, so that additions run in parallel.
-    n_groups = -(-k // LANES)
-    phi = np.zeros(n_groups * LANES, topics.dtype)
-    lanes = np.empty(LANES, topics.dtype)
+    k, least = topics.shape[1], topics.dtype.type(LEAST)
+    widest = _widest(indptr) + WORDS - 1
+    by_word, counts = np.zeros((widest, padded(k)), topics.dtype), np.zeros(widest, topics.dtype)
+    theta = np.zeros(padded(k), topics.dtype)
     likelihood = 0.0
     for i in range(indptr.shape[0] - 1):
-        theta = shares[i]
-        for p in range(indptr[i], indptr[i + 1]):
-            if data[p] == 0.0:
-                continue
-            v = np.uint64(indices[p])
-            floor = topics.dtype.type(smoothing * unigram[v])
-            source = topics[v]
-            for c in range(k):
-                phi[c] = theta[c] * (keep * source[c] + floor)
-            lanes[:] = phi[:LANES]
-            for group in range(1, n_groups):
-                for j in range(LANES):
-                    lanes[j] += phi[group * LANES + j]
-            s = least
-            for j in range(LANES):
-                s += lanes[j]
-            likelihood += data[p] * np.log(s)
+        start, stop = indptr[i], indptr[i + 1]
+        _gather(start, stop, indices, data, topics, unigram, smoothing, by_word, counts)
+        for c in range(k):
+            theta[c] = shares[i, c]
+        for p in range(stop - start):
+            if counts[p] != 0.0:
+                likelihood += data[start + p] * np.log(least + dot(by_word[p], theta, padded(k)))
     return likelihood
-
-
-@compiled
-def half_counts(indptr: Any, indices: Any, data: Any, key: Any, first: Any) -> None:
-    """Assign every position of every document to the first half with probability 1/2.
-
-    The bits are a hash of the document's words and counts and of the word, so that the halves of a document do not
-    depend on its position. For counts above `MANY_POSITIONS` the first half is drawn from the normal
-    distribution of the same mean and variance.
-
-    Parameters
-    ----------
-    indptr, indices, data : ndarray
-        CSR rows of counts, (n, d).
-    key : uint64
-    first : ndarray of shape (nnz,), float64
-        Counts of the first half; set in place.
-    """
-    for i in range(indptr.shape[0] - 1):
-        document = np.uint64(key)
-        for p in range(indptr[i], indptr[i + 1]):
-            word = scramble(np.uint64(indices[p]) + GOLDEN)
-            document = scramble((document ^ word + np.uint64(data[p])) + GOLDEN)
-        for p in range(indptr[i], indptr[i + 1]):
-            bits = scramble((document ^ np.uint64(indices[p])) + GOLDEN)
-            left: Any = np.int64(data[p])
-            n: Any = np.int64(0)
-            if left > MANY_POSITIONS:
-                document = scramble(document + np.uint64(left) + GOLDEN)
-                more = scramble((document ^ np.uint64(indices[p])) + GOLDEN)
-                # Uniform in (0, 1]: the logarithm of zero is not finite.
-                radius = np.sqrt(-2.0 * np.log(((bits >> np.uint64(11)) + np.uint64(1)) * 2.0**-53))
-                normal = radius * np.cos(2.0 * np.pi * ((more >> np.uint64(11)) * 2.0**-53))
-                first[p] = min(max(np.rint(0.5 * (left + np.sqrt(np.float64(left)) * normal)), 0.0), left)
-                continue
-            # All words of bits but the first are used in full.
-            n_bits: Any = (left - 1) % 64 + 1
-            while left > 0:
-                n += _count_bits(bits << np.uint64(64 - n_bits))
-                left -= n_bits
-                n_bits = 64
-                if left > 0:
-                    document = scramble(document + np.uint64(left) + GOLDEN)
-                    bits = scramble((document ^ np.uint64(indices[p])) + GOLDEN)
-            first[p] = n
-
-
-@compiled
-def _count_bits(x: Any) -> Any:
-    """Return the number of set bits of 64, by sums of fields of increasing length."""
-    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))

@@ -22,6 +22,7 @@ from distmom.corpus.block import csr_from_parts
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.state import Columns
 from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.halves import half_counts
 from distmom.moments.kernels import row_sums, scatter
 from distmom.moments.labels import posteriors
 from distmom.moments.share_kernels import (
@@ -32,7 +33,6 @@ from distmom.moments.share_kernels import (
     TOLERANCE,
     find_collapsed,
     find_shares,
-    half_counts,
     log_likelihood,
     row_totals,
 )
@@ -81,6 +81,7 @@ def document_shares(
     """
     n, k = words.shape[0], topics.shape[1]
     shares = np.full((n, k), 1.0 / max(1, k), topics.dtype) if start is None else start.copy()
+    topics = np.ascontiguousarray(topics)
     given = (words.indptr, words.indices, words.data.astype(np.float64), topics, unigram, smoothing, alpha)
     added = (
         np.ones(n) if own is None else own, shares, np.zeros(k) if totals is None else totals,
@@ -135,7 +136,8 @@ class TopicsPass(Pass):
         return np.asarray(self.unigram).reshape(-1)
 
     def _matrix(self, part: int = 0) -> np.ndarray:
-        return self.topics.parts[part] if isinstance(self.topics, Columns) else np.asarray(self.topics)
+        matrix = self.topics.parts[part] if isinstance(self.topics, Columns) else self.topics
+        return np.ascontiguousarray(matrix)
 
 
 @dataclass(frozen=True)

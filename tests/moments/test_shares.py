@@ -12,8 +12,14 @@ from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import open_engine
 from distmom.engine.state import Columns
 from distmom.engine.tall import TallSum
-from distmom.moments.share_kernels import find_collapsed, find_shares, half_counts, log_likelihood
+from distmom.moments.halves import half_counts
+from distmom.moments.share_kernels import find_collapsed, find_shares, log_likelihood
 from distmom.moments.shares import CompletionPass, MixturePass, RefinePass, folds_of, mixture_shares
+
+#: topics of the documents below: more than fit into one vector of lanes, and no multiple of them
+K = 11
+#: Dirichlet parameters, whose sum is one
+ALPHA = np.arange(K, 0, -1) / (K * (K + 1) / 2)
 
 
 @pytest.fixture
@@ -21,7 +27,7 @@ def documents():
     rng = np.random.default_rng(0)
     X = csr_array(rng.poisson(0.6, (30, 25)))
     X = csr_array(np.vstack([X.toarray(), np.zeros((1, 25), int)]))
-    topics = rng.dirichlet(np.full(25, 0.3), 4).T
+    topics = rng.dirichlet(np.full(25, 0.3), K).T.copy()
     unigram = rng.dirichlet(np.ones(25))
     return X, topics, unigram
 
@@ -54,8 +60,8 @@ def plain_shares(x, topics, alpha, variational, n_iter):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_shares_are_those_of_the_plain_iteration(documents, variational, smoothing):
     X, topics, unigram = documents
-    alpha = np.array([0.1, 0.5, 0.2, 1.0])
-    own, out = np.linspace(0.5, 2.0, 31), np.zeros((25, 4))
+    alpha = np.linspace(0.1, 1.0, K)
+    own, out = np.linspace(0.5, 2.0, 31), np.zeros((25, K))
     shares, likelihood, totals = shares_of(
         X, topics, unigram, smoothing, alpha, variational, 7, 0.0, own, out
     )
@@ -77,7 +83,7 @@ def test_shares_are_those_of_the_plain_iteration(documents, variational, smoothi
 def test_leaving_topics_out_changes_no_result(variational):
     """Documents of two topics among forty, most of which iteration leaves out."""
     rng = np.random.default_rng(4)
-    topics = rng.dirichlet(np.full(300, 0.05), 40).T
+    topics = rng.dirichlet(np.full(300, 0.05), 40).T.copy()
     mixed = np.array([topics[:, rng.choice(40, 2, replace=False)] @ [0.7, 0.3] for _ in range(25)])
     X = csr_array(np.array([rng.multinomial(80, p / p.sum()) for p in mixed]))
     unigram, alpha = topics.mean(axis=1), np.full(40, 0.05)
@@ -91,7 +97,7 @@ def test_leaving_topics_out_changes_no_result(variational):
 def test_single_precision_is_near_double(documents):
     X, topics, unigram = documents
     found = [
-        shares_of(X, topics.astype(dtype), unigram, 0.01, np.full(4, 0.2), True, 50, 1e-5)[0]
+        shares_of(X, topics.astype(dtype), unigram, 0.01, np.full(K, 0.2), True, 50, 1e-5)[0]
         for dtype in (np.float64, np.float32)
     ]
     assert_allclose(found[1], found[0], atol=2e-4)
@@ -99,18 +105,18 @@ def test_single_precision_is_near_double(documents):
 
 def test_collapsed_shares_are_what_the_other_positions_say(documents):
     X, topics, unigram = documents
-    alpha, own = np.array([0.4, 0.3, 0.2, 0.1]), np.linspace(0.5, 2.0, 31)
-    shares, totals, out = np.full((31, 4), 0.25), np.zeros(4), np.zeros((25, 4))
+    alpha, own = ALPHA, np.linspace(0.5, 2.0, 31)
+    shares, totals, out = np.full((31, K), 1 / K), np.zeros(K), np.zeros((25, K))
     likelihood = find_collapsed(
         X.indptr, X.indices, X.data.astype(float), topics, unigram, 0.1, alpha, 5000, 1e-14, own, shares, totals,
         out,
     )  # fmt: skip
     mixed = 0.9 * topics + 0.1 * unigram[:, None]
-    expected, expected_likelihood = np.zeros((25, 4)), 0.0
+    expected, expected_likelihood = np.zeros((25, K)), 0.0
     for i in range(31):
         row = slice(X.indptr[i], X.indptr[i + 1])
         words, counts = X.indices[row], X.data[row].astype(float)
-        theta = np.full(4, 0.25)
+        theta = np.full(K, 1 / K)
         taken = mixed[words] * theta
         taken /= taken.sum(axis=1, keepdims=True)
         for _ in range(3000):
@@ -138,7 +144,7 @@ def test_words_that_no_topic_has_leave_finite_numbers():
 @pytest.mark.parametrize("k", [1, 4, 16, 37])
 def test_likelihood_is_that_of_the_mixture(k):
     rng = np.random.default_rng(k)
-    topics, shares = rng.dirichlet(np.ones(30), k).T, rng.dirichlet(np.ones(k), 12)
+    topics, shares = rng.dirichlet(np.ones(30), k).T.copy(), rng.dirichlet(np.ones(k), 12)
     X, unigram = csr_array(rng.poisson(0.5, (12, 30))), np.full(30, 1 / 30)
     found = log_likelihood(X.indptr, X.indices, X.data.astype(float), topics, unigram, 0.1, shares)
     s = shares @ (0.9 * topics + 0.1 * unigram[:, None]).T
@@ -147,7 +153,7 @@ def test_likelihood_is_that_of_the_mixture(k):
 
 def test_weights_of_documents_count_as_repetition(documents):
     X, topics, unigram = documents
-    pass_ = RefinePass(25, topics=topics, n_topics=4, alpha=np.full(4, 0.5), unigram=unigram, smoothing=0.1)
+    pass_ = RefinePass(25, topics=topics, n_topics=K, alpha=np.full(K, 0.5), unigram=unigram, smoothing=0.1)
     no_labels = csr_array((31, 0), dtype=np.uint8)
     twice = csr_array(np.vstack([X.toarray()] * 2))
     found = []
@@ -156,9 +162,9 @@ def test_weights_of_documents_count_as_repetition(documents):
         Block(twice, csr_array((62, 0), dtype=np.uint8), 0),
     ):
         sums = pass_.zero()
-        sums["counts0"] = TallSum.zero(25, 4)
+        sums["counts0"] = TallSum.zero(25, K)
         rows = pass_.add(sums, block, {})
-        assert rows["shares"].shape == (block.n_documents, 4)
+        assert rows["shares"].shape == (block.n_documents, K)
         found.append({**sums, "counts0": sums["counts0"].dense()})
     assert found[0].keys() == found[1].keys()
     for name in found[0]:
@@ -170,7 +176,7 @@ def test_folds_are_counted_apart_and_read_with_topics_of_their_own(documents, ho
     X, topics, unigram = documents
     others = np.ascontiguousarray(topics[:, ::-1])
     options = {
-        "n_topics": 4, "alpha": np.full(4, 0.5), "unigram": unigram, "smoothing": 0.1, "how": how
+        "n_topics": K, "alpha": np.full(K, 0.5), "unigram": unigram, "smoothing": 0.1, "how": how
     }  # fmt: skip
     folds = folds_of(X, 2)
     assert_array_equal(folds, [X.indices[i:j].sum() % 2 for i, j in pairwise(X.indptr)])
@@ -179,7 +185,7 @@ def test_folds_are_counted_apart_and_read_with_topics_of_their_own(documents, ho
     def run(pass_, words):
         sums = pass_.zero()
         names = [f"counts{fold}" for fold in range(pass_.n_folds)]
-        sums |= {name: TallSum.zero(25, 4) for name in names}
+        sums |= {name: TallSum.zero(25, K) for name in names}
         rows = pass_.add(sums, Block(words, csr_array((words.shape[0], 0), dtype=np.uint8), 0), {})
         return {**sums, **{name: sums[name].dense() for name in names}}, rows
 
@@ -200,12 +206,12 @@ def test_folds_are_counted_apart_and_read_with_topics_of_their_own(documents, ho
 
 def test_refine_goes_on_from_its_rows(documents):
     X, topics, unigram = documents
-    pass_ = RefinePass(25, topics=topics, n_topics=4, alpha=np.full(4, 0.5), unigram=unigram)
+    pass_ = RefinePass(25, topics=topics, n_topics=K, alpha=np.full(K, 0.5), unigram=unigram)
     block = Block(X, csr_array((31, 0), dtype=np.uint8), 0)
 
     def run(rows):
         sums = pass_.zero()
-        sums["counts0"] = TallSum.zero(25, 4)
+        sums["counts0"] = TallSum.zero(25, K)
         return pass_.add(sums, block, rows)["shares"], float(sums["log_likelihood"])
 
     cold, before = run({})
@@ -214,16 +220,16 @@ def test_refine_goes_on_from_its_rows(documents):
     assert np.abs(warm - cold).max() < 0.05
     variational = replace(pass_, how="vb")
     sums = variational.zero()
-    sums["counts0"] = TallSum.zero(25, 4)
+    sums["counts0"] = TallSum.zero(25, K)
     assert variational.add(sums, block, {}) is None
 
 
 def test_a_mixture_step_is_plain_em(documents):
     X, topics, _ = documents
-    logs, weights = np.log(0.99 * topics + 0.01 / 25), np.array([0.4, 0.3, 0.2, 0.1])
-    pass_ = MixturePass(25, log_topics=logs, n_topics=4, log_weights=np.log(weights))
+    logs, weights = np.log(0.99 * topics + 0.01 / 25), ALPHA
+    pass_ = MixturePass(25, log_topics=logs, n_topics=K, log_weights=np.log(weights))
     sums = pass_.zero()
-    sums["counts0"] = TallSum.zero(25, 4)
+    sums["counts0"] = TallSum.zero(25, K)
     pass_.add(sums, Block(X, csr_array((31, 0), dtype=np.uint8), 0), {})
     dense = X.toarray()
     joint = dense @ logs + np.log(weights)
@@ -314,13 +320,13 @@ def test_halves_of_huge_counts_are_drawn_at_once():
 @pytest.mark.parametrize("mixture", [False, True])
 def test_completion_is_the_likelihood_of_second_halves(documents, mixture):
     X, topics, unigram = documents
-    alpha = np.array([0.4, 0.3, 0.2, 0.1])
+    alpha = ALPHA
     first = np.empty(X.nnz)
     half_counts(X.indptr, X.indices, X.data, np.uint64(3), first)
     halves = csr_array((first, X.indices, X.indptr), shape=X.shape).toarray()
     mixed = 0.9 * topics + 0.1 * unigram[:, None]
     pass_ = CompletionPass(
-        25, topics=topics, n_topics=4, alpha=alpha, unigram=unigram, smoothing=0.1, alpha_sums=(2.0,), seed=3,
+        25, topics=topics, n_topics=K, alpha=alpha, unigram=unigram, smoothing=0.1, alpha_sums=(2.0,), seed=3,
         mixture=mixture,
     )  # fmt: skip
     with open_engine(MemoryCorpus(X, shard_documents=7)) as engine:
@@ -341,7 +347,7 @@ def test_completion_is_the_likelihood_of_second_halves(documents, mixture):
 
 def test_mixture_shares_are_posteriors_of_counts(documents):
     X, topics, unigram = documents
-    weights = np.array([0.4, 0.3, 0.2, 0.1])
+    weights = ALPHA
     found = mixture_shares(Block(X, csr_array((31, 0), dtype=np.uint8), 0), topics, unigram, 0.2, weights)
     joint = X.toarray() @ np.log(0.8 * topics + 0.2 * unigram[:, None]) + np.log(weights)
     assert_allclose(found, np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True)), atol=1e-5)
