@@ -12,6 +12,78 @@ from typing import Any
 import numpy as np
 
 from distmom.compiled import compiled
+from distmom.lanes import LANES, load, padded, spread, store, sum_of
+
+#: sum of a message, or its inverse, at which the message is scaled; products of a few of them are finite
+FAR = 1e60
+
+
+@compiled
+def _padded_rows(matrix: Any) -> Any:
+    """Return a matrix with zeros up to an even number of rows, and of lanes in each row."""
+    n, k = matrix.shape
+    rows = np.zeros((n + n % 2, 2 * padded((k + 1) // 2)))
+    for i in range(n):
+        for j in range(k):
+            rows[i, j] = matrix[i, j]
+    return rows
+
+
+@compiled
+def _copy(source: Any, target: Any) -> None:
+    """Set the first elements of a padded vector; faster than a slice where there are few."""
+    for j in range(len(source)):
+        target[j] = source[j]
+
+
+@compiled
+def _product(x: Any, rows: Any, out: Any) -> None:
+    """Set ``out`` to ``x' rows``, for the rows of `_padded_rows`; ``x`` is padded, too."""
+    for c in range(0, rows.shape[1], 2 * LANES):
+        even0, even1, odd0, odd1 = spread(0.0), spread(0.0), spread(0.0), spread(0.0)
+        for i in range(0, rows.shape[0], 2):
+            x0, x1, row0, row1 = spread(x[i]), spread(x[i + 1]), rows[i], rows[i + 1]
+            even0 = even0 + x0 * load(row0, c)
+            even1 = even1 + x0 * load(row0, c + LANES)
+            odd0 = odd0 + x1 * load(row1, c)
+            odd1 = odd1 + x1 * load(row1, c + LANES)
+        store(out, c, even0 + odd0)
+        store(out, c + LANES, even1 + odd1)
+
+
+@compiled
+def _multiply(x: Any, y: Any, k: Any) -> Any:
+    """Multiply the first k elements of ``x`` by ``y`` in place, and return their sum."""
+    total = spread(0.0)
+    for c in range(0, padded(k), LANES):
+        value = load(x, c) * load(y, c)
+        store(x, c, value)
+        total = total + value
+    return sum_of(total)
+
+
+@compiled
+def _divide(x: Any, divisor: Any, k: Any, otherwise: Any) -> None:
+    """Divide the first k elements of ``x`` in place by a number, or set them where it is zero."""
+    if divisor > 0.0:
+        divisors = spread(divisor)
+        for c in range(0, padded(k), LANES):
+            store(x, c, load(x, c) / divisors)
+    else:
+        for j in range(k):
+            x[j] = otherwise
+
+
+@compiled
+def _rescale(ahead: Any, message: Any) -> None:
+    """Set a message, divided by its sum where this is far from one: posteriors do not depend on its factor."""
+    total = 0.0
+    for j in range(len(message)):
+        message[j] = ahead[j]
+        total += ahead[j]
+    if not 1.0 / FAR < total < FAR:
+        for j in range(len(message)):
+            message[j] = message[j] / total if total > 0.0 else 1.0
 
 
 @compiled
@@ -36,27 +108,23 @@ def forward(
         Filled with the likelihoods of each step given the steps before.
     """
     n, k = alpha.shape
+    rows = _padded_rows(transition)
+    width = rows.shape[1]
+    row, current, following = np.zeros(width), np.zeros(width), np.zeros(width)
+    _copy(state, current)
     for t in range(n):
-        row, target = table[np.uint64(index[t])], alpha[t]
+        # Copied ahead of the products, which wait for the step before.
+        _copy(table[np.uint64(index[t])], row)
         if begins[t]:
-            for j in range(k):
-                target[j] = start[j]
+            _copy(start, following)
         else:
-            for j in range(k):
-                target[j] = 0.0
-            for i in range(k):
-                x, source = state[i], transition[i]
-                for j in range(k):
-                    target[j] += x * source[j]
-        total = 0.0
-        for j in range(k):
-            target[j] *= row[j]
-            total += target[j]
-        scale[t] = total
+            _product(current, rows, following)
+        scale[t] = _multiply(following, row, k)
         # A step that no state can produce says nothing about the states.
-        for j in range(k):
-            target[j] = target[j] / total if total > 0.0 else 1.0 / k
-            state[j] = target[j]
+        _divide(following, scale[t], k, 1.0 / k)
+        current[:] = following
+        _copy(following[:k], alpha[t])
+    _copy(current[:k], state)
 
 
 @compiled
@@ -78,7 +146,8 @@ def backward(
         Filled with the probabilities of the states given all steps.
     """
     n, k = alpha.shape
-    weighted = np.empty(k)
+    columns = _padded_rows(transition.T)
+    weighted, ahead = np.zeros(columns.shape[1]), np.zeros(columns.shape[1])
     for t in range(n - 1, -1, -1):
         row = table[np.uint64(index[t])]
         total = 0.0
@@ -91,15 +160,8 @@ def backward(
         if begins[t]:
             message[:] = 1.0
             continue
-        total = 0.0
-        for i in range(k):
-            x = 0.0
-            for j in range(k):
-                x += transition[i, j] * weighted[j]
-            message[i] = x
-            total += x
-        for i in range(k):
-            message[i] = message[i] / total if total > 0.0 else 1.0
+        _product(weighted, columns, ahead)
+        _rescale(ahead, message)
 
 
 @compiled
@@ -123,7 +185,8 @@ def expect(
         Expected numbers of transitions, divided by their probabilities; changed in place.
     """
     n, k = alpha.shape
-    weighted = np.empty(k)
+    columns = _padded_rows(transition.T)
+    weighted, ahead = np.zeros(columns.shape[1]), np.zeros(columns.shape[1])
     for t in range(n - 1, -1, -1):
         row, w = table[np.uint64(index[t])], weights[t]
         total = 0.0
@@ -139,21 +202,16 @@ def expect(
             message[:] = 1.0
             continue
         previous = alpha[t - 1] if t > 0 else before
-        total, joint = 0.0, 0.0
+        _product(weighted, columns, ahead)
+        joint = 0.0
         for i in range(k):
-            x = 0.0
-            for j in range(k):
-                x += transition[i, j] * weighted[j]
-            message[i] = x
-            total += x
-            joint += x * previous[i]
+            joint += ahead[i] * previous[i]
         if joint > 0.0:
             for i in range(k):
                 x = w * previous[i] / joint
                 for j in range(k):
                     pairs[i, j] += x * weighted[j]
-        for i in range(k):
-            message[i] = message[i] / total if total > 0.0 else 1.0
+        _rescale(ahead, message)
 
 
 @compiled
@@ -235,24 +293,21 @@ def transfer(index: Any, table: Any, begins: Any, transition: Any, product: Any)
         Scaled to a largest entry of one after every row.
     """
     k = len(product)
-    following = np.empty((k, k))
+    rows = _padded_rows(transition)
+    width = rows.shape[1]
+    row, current, following = np.zeros(width), np.zeros(width), np.zeros((k, width))
     for t in range(len(index)):
-        row = table[np.uint64(index[t])]
+        _copy(table[np.uint64(index[t])], row)
         largest = 0.0
         for i in range(k):
             target = following[i]
+            _copy(product[i], current)
             if begins[t]:
-                for j in range(k):
-                    target[j] = product[i, j]
+                target[:] = current
             else:
-                target[:] = 0.0
-                for m in range(k):
-                    x, source = product[i, m], transition[m]
-                    for j in range(k):
-                        target[j] += x * source[j]
-            for j in range(k):
-                target[j] *= row[j]
-                largest = max(largest, target[j])
+                _product(current, rows, target)
+            _multiply(target, row, k)
+            largest = max(largest, np.max(target))
         for i in range(k):
             for j in range(k):
                 product[i, j] = following[i, j] / largest if largest > 0.0 else 1.0
