@@ -10,7 +10,8 @@ A kernel cannot take less time than its multiplications and additions at the rat
 product, nor than its bytes at the rate of memory. Both rates are measured first, on one thread. The table at the
 end has the time of every kernel and the share of the larger of the two bounds in it. The bytes of a kernel
 are those of the rows of matrices that it reads and writes, each time that it does; rows that stay in the
-processor's cache move faster, so that a share may exceed 100 %.
+processor's cache move faster, so that a share may exceed 100 %. Where these rows are at random places, the last
+column is the share of the time that rows of this width take at random places of a matrix of 256 MB.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from timeit import repeat
@@ -29,6 +31,7 @@ from ingest_speed import write_xmc
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
+from distmom.compiled import compiled
 from distmom.corpus import Block
 from distmom.corpus.readers.scan import LABELLED, scan
 from distmom.engine import Csr, TallSum
@@ -59,6 +62,26 @@ PAIRS = 1 << 24
 
 #: side of the square matrices, and length of the vectors, on which the rates are measured
 SIDE, LENGTH = 1536, 1 << 26
+#: number of rows that are read at random places
+N_PLACES = 500_000
+
+
+@compiled
+def add_up(places: Any, matrix: Any, total: Any) -> None:
+    """Add rows of a matrix to a vector."""
+    for i in range(len(places)):
+        row = matrix[np.uint64(places[i])]
+        for c in range(len(total)):
+            total[c] += row[c]
+
+
+@cache
+def rate_of_rows(width: int) -> float:
+    """Measure the bytes per second of rows of so many float32 at random places of a large matrix."""
+    matrix, total = np.ones((LENGTH // width, width), np.float32), np.zeros(width, np.float32)
+    places = np.random.default_rng(0).integers(0, len(matrix), N_PLACES)
+    add_up(places[:1], matrix, total)
+    return 4.0 * width * N_PLACES / min(repeat(lambda: add_up(places, matrix, total), number=1, repeat=3))
 
 
 @dataclass(frozen=True)
@@ -89,7 +112,7 @@ class Bounded:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.rows: list[tuple[str, float, str, float]] = []
+        self.rows: list[tuple[str, float, str, float, str]] = []
 
     def run(
         self,
@@ -98,8 +121,12 @@ class Bounded:
         *arguments: Any,
         operations: float = 0.0,
         n_bytes: float = 0.0,
+        width: int = 0,
     ) -> None:
-        """Time a kernel that makes so many multiplications and additions, and moves so many bytes."""
+        """Time a kernel that makes so many multiplications and additions, and moves so many bytes.
+
+        With a width, the bytes are those of rows of so many float32 at random places.
+        """
         benchmark(kernel, *arguments)
         if benchmark.stats is None:
             return
@@ -107,16 +134,22 @@ class Bounded:
         name = max(bounds, key=lambda each: bounds[each])
         seconds = benchmark.stats.stats.median
         benchmark.extra_info.update(bounds)
-        self.rows.append((benchmark.name.removeprefix("test_"), seconds, name, bounds[name] / seconds))
+        random = f"{n_bytes / rate_of_rows(width) / seconds:.0%}" if width else ""
+        self.rows.append(
+            (benchmark.name.removeprefix("test_"), seconds, name, bounds[name] / seconds, random)
+        )
 
     def table(self) -> str:
         """Return the table of all kernels so far, in Markdown."""
         lines = [
             f"One thread: {self.machine.operations / 1e9:.1f} GFLOP/s, {self.machine.n_bytes / 1e9:.1f} GB/s",
             "",
-            "| kernel | ms | bound by | share of the bound |",
-            "|---|---:|---|---:|",
-            *(f"| {name} | {1e3 * s:.1f} | {bound} | {share:.0%} |" for name, s, bound, share in self.rows),
+            "| kernel | ms | bound by | share of the bound | of rows at random places |",
+            "|---|---:|---|---:|---:|",
+            *(
+                f"| {name} | {1e3 * s:.1f} | {bound} | {share:.0%} | {random} |"
+                for name, s, bound, share, random in self.rows
+            ),
         ]
         return "\n".join(lines)
 
@@ -179,7 +212,7 @@ def test_add_product(
     n_moved = words.nnz * (2 + (step == "power")) * (1 + (moments == "distinct"))
     bounded.run(
         benchmark, add_product, words.indptr, words.indices, presence, weights, matrix, omega_key(0), 0,
-        moments == "distinct", total.single, n_bytes=4.0 * WIDTH * n_moved,
+        moments == "distinct", total.single, n_bytes=4.0 * WIDTH * n_moved, width=WIDTH,
     )  # fmt: skip
 
 
@@ -200,6 +233,7 @@ def test_projection(benchmark: Any, bounded: Bounded, block: Block, basis: np.nd
         ones,
         basis,
         n_bytes=4.0 * WIDTH * (words.nnz + N_DOCUMENTS),
+        width=WIDTH,
     )
 
 
@@ -231,7 +265,7 @@ def test_third_moment(benchmark: Any, bounded: Bounded, width: int, method: str)
 def test_posteriors(benchmark: Any, bounded: Bounded, block: Block, basis: np.ndarray) -> None:
     log_topics = np.ascontiguousarray(basis[:, :N_STATES])
     n_bytes = 4.0 * N_STATES * (block.words.nnz + N_DOCUMENTS)
-    bounded.run(benchmark, posteriors, block, log_topics, np.zeros(N_STATES), n_bytes=n_bytes)
+    bounded.run(benchmark, posteriors, block, log_topics, np.zeros(N_STATES), n_bytes=n_bytes, width=N_STATES)
 
 
 def test_scatter_labels(benchmark: Any, bounded: Bounded, block: Block) -> None:
