@@ -20,7 +20,7 @@ from distmom.linalg.tensor import (
     operator_norm_bounds,
     symmetrise,
 )
-from distmom.linalg.whiten import Whitening, whiten
+from distmom.linalg.whiten import Whitening, fix_signs, whiten
 
 __all__ = [
     "METHODS",
@@ -34,6 +34,7 @@ __all__ = [
     "decompose",
     "decompose_slices",
     "deflate",
+    "fix_signs",
     "frobenius",
     "mixing_weights",
     "multilinear",

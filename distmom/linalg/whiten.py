@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from distmom.errors import NumericalError, UsageError
 
 _ROUNDING = 16 * float(np.finfo(np.float64).eps)
+#: relative difference of magnitudes that decides no sign
+_EQUAL = 1e-6
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ def whiten(M2: ArrayLike, k: int, *, noise: float | None = None) -> Whitening:
 def fix_signs(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     """Choose the signs of columns so that the first entry of largest magnitude in each is positive.
 
+    Magnitudes that differ by a millionth or less count as equal, so that rounding does not decide which is first.
+
     Parameters
     ----------
     vectors : ndarray of shape (r, k)
@@ -119,7 +123,8 @@ def fix_signs(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     -------
     ndarray of shape (r, k), float64
     """
-    rows = np.abs(vectors).argmax(axis=0)
+    magnitudes = np.abs(vectors)
+    rows = (magnitudes >= (1.0 - _EQUAL) * magnitudes.max(axis=0)).argmax(axis=0)
     signs = np.where(vectors[rows, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
     flipped: NDArray[np.float64] = vectors * signs
     return flipped

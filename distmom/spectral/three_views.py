@@ -15,7 +15,7 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
-from distmom.linalg import Decomposition, Whitening, decompose, multilinear, symmetrise
+from distmom.linalg import Decomposition, Whitening, decompose, fix_signs, multilinear, symmetrise
 from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, GroupPairs
 from distmom.spectral.core import whiten_moment
 
@@ -293,7 +293,7 @@ def _ranges(
             f"values are {shown}; use fewer components, or views that tell them apart"
         )
     last = np.linalg.svd(np.hstack([moments.pair(2, 0), moments.pair(2, 1)]))[0]
-    U = (left[:, :k], right[:k].T, last[:, :k])
+    U = (fix_signs(left[:, :k]), fix_signs(right[:k].T), fix_signs(last[:, :k]))
     ab, ac, bc = (np.asarray(U[s].T @ moments.pair(s, t) @ U[t]) for s, t in PAIRS)
     return U, (ab, ac, bc)
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg import whiten
+from distmom.linalg import fix_signs, whiten
 
 
 def second_moment(d, k, seed=0):
@@ -91,3 +91,10 @@ def test_bad_arguments():
         whiten(np.eye(3), 1, noise=-1.0)
     with pytest.raises(NumericalError, match="not finite"):
         whiten(np.full((2, 2), np.nan), 1)
+
+
+def test_signs_of_entries_of_equal_magnitude_do_not_depend_on_rounding():
+    for error in (-1e-12, 0.0, 1e-12):
+        for sign in (-1.0, 1.0):
+            vectors = sign * np.array([[0.1, 0.0], [0.7 + error, -0.6], [-0.7, 0.8]])
+            np.testing.assert_array_equal(fix_signs(vectors), [[0.1, 0.0], [0.7 + error, -0.6], [-0.7, 0.8]])

@@ -8,14 +8,16 @@ from helpers import WeightedRows, exact_rows, gaussian_population, matched
 from numpy.testing import assert_allclose
 
 from distmom.corpus import RowCorpus
+from distmom.engine import open_engine
 from distmom.engine.plan import LIMIT_SHARE, plan_pass
 from distmom.errors import UsageError
 from distmom.linalg import decompose_slices
 from distmom.linalg.post import polar
 from distmom.models import load_model
 from distmom.models.gaussian.estimator import SphericalMixture
+from distmom.models.gaussian.fitting import leading_basis
 from distmom.models.multiview.estimator import MultiView
-from distmom.moments.gaussian import RowMomentsPass
+from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass
 from distmom.moments.multiview import MultiViewMomentsPass
 from distmom.simulate.mixtures import GaussianPopulation
 from distmom.spectral import contracted
@@ -161,14 +163,15 @@ def test_a_fit_goes_through_where_the_whole_third_moment_does_not_fit(kind):
 
 
 @pytest.mark.parametrize("kind", ["gaussians", "views"])
-def test_fits_give_the_same_bits_with_a_memory_limit_and_nearly_the_same_for_other_shards(kind, tmp_path):
+@pytest.mark.parametrize("n_steps", [0, 2])
+def test_fits_give_the_same_bits_with_a_memory_limit_and_the_same_components_for_other_shards(
+    kind, n_steps, tmp_path
+):
     if kind == "gaussians":
         X, make = gaussian_population(40, K, scale=4.0).sample(3000, 0).X, gaussians
     else:
         X, make = sample_of_views(3000), views
-    # Further directions of the views would be at the edge of what counts as rounding.
-    # Which slices are taken depends on the signs of eigenvectors, and so on rounding; many steps forget it.
-    options = {"power_steps": 25, "n_power_iter": 0, "n_oversamples": 0}
+    options = {"power_steps": n_steps}
     model = make(**options).fit_corpus(RowCorpus(X, shard_rows=150))
     same = make(**options).fit_corpus(RowCorpus(X, shard_rows=150), memory_limit=1 << 30)
     other = make(**options).fit_corpus(RowCorpus(X, shard_rows=700))
@@ -178,9 +181,17 @@ def test_fits_give_the_same_bits_with_a_memory_limit_and_nearly_the_same_for_oth
     assert_allclose(getattr(other, name), getattr(model, name), atol=1e-8)
     model.save(tmp_path / "m")
     loaded = load_model(tmp_path / "m")
-    assert (loaded.power_steps, loaded.third_moment) == (25, "slices")
+    assert (loaded.power_steps, loaded.third_moment) == (n_steps, "slices")
     assert (getattr(loaded, name) == getattr(model, name)).all()
     assert loaded.diagnostics_ == model.diagnostics_
+
+
+def test_the_basis_of_a_whole_covariance_does_not_depend_on_the_signs_of_eigenvectors():
+    corpus = RowCorpus(np.random.default_rng(0).normal(size=(200, 12)) * np.arange(1, 13), shard_rows=50)
+    with open_engine(corpus) as engine:
+        scanned = engine.run(RowCovariancePass(12))
+        vectors = leading_basis(engine, scanned, 8).matrix.parts[0].load()
+    assert (vectors[np.abs(vectors).argmax(axis=0), np.arange(8)] > 0.0).all()
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from distmom.engine.directory import load_sums
 from distmom.engine.state import SLAB_ROWS
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
+from distmom.linalg import fix_signs
 from distmom.models.gaussian.posterior import Gaussians, Posterior, maximised
 from distmom.models.gaussian.recovery import LEAST_NOISE, LEAST_VARIANCE, Found, count_components
 from distmom.moments.gaussian import (
@@ -119,8 +120,8 @@ def leading_basis(engine: Engine, scanned: PassResult, rank: int) -> Basis:
             raise NumericalError(
                 f"the covariance of the rows overflows, their largest mean is {largest:.3g}: scale the rows"
             )
-        vectors = np.linalg.eigh(covariance)[1]
-    columns = StoredColumns((engine.put(vectors[:, ::-1][:, :rank]),))
+        vectors = fix_signs(np.linalg.eigh(covariance)[1][:, ::-1][:, :rank])
+    columns = StoredColumns((engine.put(vectors),))
     return Basis(columns, rank, 0.0, engine.put(mean[:, None]))
 
 

@@ -16,6 +16,7 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Engine, StoredArray, StoredColumns, Tallies, TallResult
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
+from distmom.linalg import fix_signs
 from distmom.moments.multiview import lifted_widths, own_columns, view_slices
 from distmom.moments.product import N_GROUPS
 from distmom.spectral.layout import array, value
@@ -167,7 +168,7 @@ def _rotated(grams: np.ndarray, found: list[tuple[np.ndarray, np.ndarray]]) -> l
     rank = max(1, *(len(values) for _, values in found))
     with one_blas_thread():
         total = sum(gram / max(float(np.trace(gram)), np.finfo(float).tiny) for gram in grams)
-        common = np.linalg.eigh(total)[1][:, -rank:]
+        common = fix_signs(np.linalg.eigh(total)[1][:, -rank:])
         factors = []
         for vectors, values in found:
             left, _, right = np.linalg.svd(vectors.T @ common, full_matrices=False)
