@@ -36,7 +36,7 @@ N_PAIRS = 66
 LEAST_SKEWNESS = 0.5
 
 
-def moment_alpha0(prior: str, alpha0: float) -> float:
+def moment_alpha0(prior: str, alpha0: float | str) -> float:
     """Return the alpha0 of the moments: infinite, for central moments, with independent factors."""
     return float(alpha0) if prior == "dirichlet" else math.inf
 

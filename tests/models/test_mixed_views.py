@@ -16,6 +16,7 @@ from distmom.corpus import RowCorpus
 from distmom.engine import open_engine
 from distmom.errors import NumericalError, UsageError
 from distmom.models import load_model
+from distmom.models.multiview.decomposition import LEAST, MOST
 from distmom.models.multiview.estimator import MultiView
 from distmom.models.multiview.reading import RowHiddenPass
 from distmom.simulate.views import DirichletPopulation, FactorPopulation, Law, bernoulli
@@ -92,6 +93,27 @@ def test_an_exact_population_of_independent_factors_gives_back_effects_of_varian
     assert_allclose(model.variances_, variances_of(rows, corpus) - of_factors, rtol=1e-9)
 
 
+@pytest.mark.parametrize("decomposition", ["joint", "power"])
+@pytest.mark.parametrize("alpha", [0.05 * ALPHA, ALPHA, 20.0 * ALPHA, np.array([0.3, 0.3, 0.3])])
+def test_an_exact_population_of_shares_gives_back_alpha0(alpha, decomposition):
+    _, corpus = exact_shares(alpha, shard_rows=300)
+    model = MultiView(3, widths=WIDTHS, alpha0="auto", decomposition=decomposition).fit_corpus(corpus)
+    error, order = matched(model.components_, LOADINGS.T)
+    assert error < 1e-10
+    assert_allclose(model.alpha_, alpha[order], rtol=1e-10)
+    assert model.diagnostics_["sum_weights"] == pytest.approx(1.0, abs=1e-10)
+
+
+def test_alpha0_that_the_moments_do_not_determine_is_at_an_end_with_a_warning(caplog):
+    # Rows of a single component each, and shares that are nearly equal in all rows.
+    for alpha, end in ((0.001 * ALPHA, LEAST), (500.0 * ALPHA, MOST)):
+        caplog.clear()
+        _, corpus = exact_shares(alpha)
+        model = MultiView(3, widths=WIDTHS, alpha0="auto").fit_corpus(corpus)
+        assert model.alpha_.sum() == pytest.approx(end)
+        assert [f"alpha0={end:g}, at the end" in record.message for record in caplog.records] == [True]
+
+
 def test_moments_of_another_alpha0_are_not_diagonal():
     _, corpus = exact_shares()
     found = [
@@ -164,7 +186,9 @@ def errors_of_shares(n, seed, alpha0=1.2):
     of_alpha = np.nan if model.alpha_ is None else np.abs(model.alpha_ - alpha[order]).mean()
     of_means = np.abs((model.components_ - means[order]) / deviations).mean()
     of_shares = np.abs(model.transform(views) - h[:, order]).mean()
-    return of_means, of_alpha, of_shares, model.diagnostics_["residual"]
+    # With three components, the moments corrected for the alpha0 that is found are those of a mixture exactly.
+    residual = np.nan if alpha0 == "auto" else model.diagnostics_["residual"]
+    return of_means, of_alpha, of_shares, residual
 
 
 def errors_of_factors(n, seed):
@@ -185,12 +209,12 @@ def test_errors_are_those_of_the_documentation_and_fall_with_the_root_of_the_num
         PAGE.read_text(encoding="utf-8").partition("## Several components in a row")[2].partition("\n## ")[0]
     )
     table = re.findall(
-        r"^\| (shares|factors), ([\d,]+) rows(?:, alpha0=([\d.]+))? \| (.*) \|$", text, re.MULTILINE
+        r"^\| (shares|factors), ([\d,]+) rows(?:, alpha0=([\d.]+|auto))? \| (.*) \|$", text, re.MULTILINE
     )
     found = {}
     for name, n_rows, alpha0, numbers in table:
         n, call = int(n_rows.replace(",", "")), errors_of_shares if name == "shares" else errors_of_factors
-        given = {"alpha0": float(alpha0)} if alpha0 else {}
+        given = {"alpha0": alpha0 if alpha0 == "auto" else float(alpha0)} if alpha0 else {}
         own = np.mean([call(n, seed, **given) for seed in range(8)], axis=0)
         found[name, n, alpha0] = own
         documented = [float(number) if number.strip() else np.nan for number in numbers.split("|")]
@@ -201,10 +225,20 @@ def test_errors_are_those_of_the_documentation_and_fall_with_the_root_of_the_num
         assert 2.8 < few[0] / many[0] < 5.7
         assert 2.0 < few[1] / many[1] < 8.0
     # With another alpha0, errors do not approach zero.
-    assert {alpha0 for _, _, alpha0 in found} == {"", "0", "0.6", "2.4"}
+    assert {alpha0 for _, _, alpha0 in found} == {"", "0", "0.6", "2.4", "auto"}
+    assert found["shares", 64_000, "auto"][0] < 0.5 * found["shares", 64_000, "0.6"][0]
     for alpha0 in ("0", "0.6", "2.4"):
         assert found["shares", 64_000, alpha0][0] > 3.0 * found["shares", 64_000, ""][0]
         assert found["shares", 64_000, alpha0][3] > found["shares", 64_000, ""][3]
+
+
+def test_errors_of_an_alpha0_that_is_found_fall_with_the_root_of_the_number_of_rows():
+    found = []
+    for n in (8_000, 128_000):
+        fits = [MultiView(3, alpha0="auto").fit(sampled_shares(n, 1000 + seed)[0]) for seed in range(16)]
+        found.append(np.median([abs(np.log(model.alpha_.sum() / 1.2)) for model in fits]))
+    # A sixteenth of the variance is a quarter of the error.
+    assert 2.0 < found[0] / found[1] < 8.0
 
 
 def test_the_residual_of_many_rows_is_least_near_the_true_alpha0():
@@ -257,6 +291,7 @@ def test_factors_are_the_least_squares():
 
 FITS = [
     ({"alpha0": 1.2}, sampled_shares, ("components_", "weights_", "alpha_", "variances_")),
+    ({"alpha0": "auto"}, sampled_shares, ("components_", "weights_", "alpha_", "variances_")),
     ({"prior": "independent"}, sampled_factors, ("components_", "skewness_", "mean_", "variances_")),
 ]
 
@@ -396,7 +431,11 @@ def test_what_cannot_be_fitted_or_used_is_refused_with_one_sentence():
         UsageError, match=r"lift: expected 1 with alpha0=0\.5, got 2: products of columns are not"
     ):
         MultiView(3, alpha0=0.5, lift=2).fit(views)
-    with pytest.raises(UsageError, match="alpha0: expected at least 0, got -1"):
+    with pytest.raises(UsageError, match="n_components: expected at least 2 with alpha0=auto, got 1"):
+        MultiView(1, alpha0="auto").fit(views)
+    with pytest.raises(UsageError, match="n_em_iter: expected 0 with alpha0=auto, got 5"):
+        MultiView(3, alpha0="auto", n_em_iter=5).fit(views)
+    with pytest.raises(UsageError, match="alpha0: expected at least 0, or 'auto', got -1"):
         MultiView(3, alpha0=-1.0).fit(views)
     with pytest.raises(UsageError, match="prior: expected one of independent, dirichlet, got 'gamma'"):
         MultiView(3, prior="gamma").fit(views)
@@ -432,6 +471,9 @@ def test_the_command_line_fits_shares_and_writes_them(tmp_path, capsys):
     assert_allclose(found["shares"][:], model.transform(X), atol=1e-5)
     assert main(["report", place, str(tmp_path / "r.html")]) == 0
     assert "Average share of every component" in (tmp_path / "r.html").read_text()
+    assert main(["fit", corpus, place, *options[:-1], "auto", "--workers", "0", "--overwrite"]) == 0
+    by_sum = MultiView(3, widths=KINDS, alpha0="auto").fit(X)
+    assert_allclose(load_model(place).alpha_, by_sum.alpha_, rtol=1e-6)
     assert main(["fit", corpus, place, *options, "--n-em-iter", "3", "--workers", "0", "--overwrite"]) == 2
     assert "n_em_iter: expected 0 with alpha0=1.2" in capsys.readouterr().err
 

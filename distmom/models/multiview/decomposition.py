@@ -13,21 +13,31 @@ which is what a mixture of components with the weights p_i has. For independent 
 
 with C_ti the column of O_t times the standard deviation of factor i, and gamma_i its skewness: those of a mixture
 with the weights ``gamma_i^-2`` and the means ``gamma_i C_ti``. One decomposition serves all.
+
+The weights of shares sum to one only if the moments are corrected for the true alpha0: the sum falls as the alpha0
+of the correction grows, which is how an unknown alpha0 is found.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 
 import numpy as np
+from scipy.optimize import brentq
 
 from distmom.blas import one_blas_thread
 from distmom.engine.directory import load_sums
 from distmom.errors import NumericalError
+from distmom.models.topics.concentration import LEAST, MOST
 from distmom.moments.dirichlet import second_cross_moment, third_cross_moment
 from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, GroupPairs, group_moments, group_pairs
 from distmom.spectral.three_views import AlignedViews, align_views
 
+logger = logging.getLogger(__name__)
+
+#: factor between the values of alpha0 that are tried before the interval between two of them is divided
+_STEP = 10.0
 #: skewness of a factor up to which rounding accounts for it
 _ROUNDING = 1e-8
 
@@ -128,6 +138,45 @@ def decomposed(moments: GroupMoments, k: int, method: str, alpha0: float = 0.0) 
     # The weights of factors are no probabilities.
     del diagnostics["sum_weights"]
     return AlignedViews(found.means / skewness, skewness, diagnostics)
+
+
+def find_alpha0(moments: GroupMoments, k: int, method: str) -> float:
+    """Return the alpha0 for which the weights of the components sum to one; runs on the scheduler node.
+
+    It is between `LEAST` and `MOST`. If the sum is below one at the least value, or above one at the largest, that
+    value is returned, with a warning.
+
+    Parameters
+    ----------
+    moments : GroupMoments
+    k : int
+        Number of components, at least 2.
+    method : str
+        A method of `distmom.linalg.decompose`.
+
+    Raises
+    ------
+    NumericalError
+        If the moments carry fewer than k components.
+    """
+
+    def excess(log_alpha0: float) -> float:
+        found = decomposed(moments, k, method, math.exp(log_alpha0))
+        return float(found.diagnostics["sum_weights"]) - 1.0
+
+    # Corrections for an alpha0 far above the true one may leave fewer components, so values are tried upwards.
+    low, most = math.log(LEAST), math.log(MOST)
+    above, high = excess(low), low
+    while above > 0.0 and high < most:
+        low, high = high, min(high + math.log(_STEP), most)
+        above = excess(high)
+    if low == high or above > 0.0:
+        logger.warning(
+            "alpha0=%g, at the end of the range that is searched: the moments do not determine it",
+            math.exp(high),
+        )
+        return math.exp(high)
+    return math.exp(brentq(excess, low, high, xtol=1e-14))
 
 
 def conditioning(moments: GroupPairs, k: int) -> list[float]:

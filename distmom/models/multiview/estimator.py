@@ -23,7 +23,7 @@ from distmom.engine import Engine, TallResult
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.models.multiview.contracted import contraction_passes, decomposed_by_contractions
-from distmom.models.multiview.decomposition import decomposed, load_moments
+from distmom.models.multiview.decomposition import decomposed, find_alpha0, load_moments
 from distmom.models.multiview.em import refined
 from distmom.models.multiview.fitted import FittedViews
 from distmom.models.multiview.fitting import (
@@ -136,9 +136,10 @@ class MultiView(FittedViews):
         "Distribution of what is hidden in a row: shares of components, or independent factors.",
         default="dirichlet", choices=PRIORS,
     )  # fmt: skip
-    alpha0: float = parameter(
-        "Sum of the Dirichlet parameters; 0 means one component per row. Used with prior=dirichlet only.",
-        default=0.0, least=0,
+    alpha0: float | str = parameter(
+        "Sum of the Dirichlet parameters; 0 means one component per row. auto finds the value for which average "
+        "shares sum to one. Used with prior=dirichlet only.",
+        default=0.0, kind=float, least=0, auto=True,
     )  # fmt: skip
     lift: int = parameter(
         "Largest number of columns of a view that are multiplied: 2 and more for more components than columns.",
@@ -230,9 +231,11 @@ class MultiView(FittedViews):
 
     def _check_mixed(self) -> None:
         """Refuse what assumes one component per row where there are several; UsageError."""
-        if self._alpha0 == 0.0:
+        if not self._mixed:
             return
-        given = "prior='independent'" if self.prior == "independent" else f"alpha0={self.alpha0:g}"
+        given = "prior='independent'" if self.prior == "independent" else f"alpha0={self.alpha0}"
+        if given == "alpha0=auto" and self.n_components < 2:
+            raise UsageError(f"n_components: expected at least 2 with {given}, got {self.n_components}")
         if self.lift > 1:
             raise UsageError(
                 f"lift: expected 1 with {given}, got {self.lift}: products of columns are not linear in the "
@@ -250,8 +253,17 @@ class MultiView(FittedViews):
             )
 
     @property
-    def _alpha0(self) -> float:
-        """The alpha0 of the moments: infinite for independent factors."""
+    def _mixed(self) -> bool:
+        """Whether a row has several components or factors."""
+        return self.prior == "independent" or self.alpha0 != 0.0
+
+    def _alpha0(self, run: Run, directory: str) -> Any:
+        """Return the alpha0 of the moments, infinite for independent factors, by the committed sums if it is auto."""
+        if self.prior == "dirichlet" and isinstance(self.alpha0, str):
+            return run.small(
+                find_alpha0, partial(load_moments, directory), self.n_components, self.decomposition,
+                where=self.decompose_on, out=unknown(),
+            )  # fmt: skip
         return moment_alpha0(self.prior, self.alpha0)
 
     def _widths(self, corpus: Any) -> tuple[int, ...]:
@@ -288,9 +300,10 @@ class MultiView(FittedViews):
             pass_ = replace(sketch, basis=basis, n_columns=r)
         of_moments = replace(of_moments, basis=basis, rank=r)
         moments = run.scan(of_moments)
+        alpha0 = self._alpha0(run, moments.directory)
         if third:
             aligned = run.small(
-                decomposed, partial(load_moments, moments.directory), k, self.decomposition, self._alpha0,
+                decomposed, partial(load_moments, moments.directory), k, self.decomposition, alpha0,
                 where=self.decompose_on, out=AlignedViews(unknown(N_GROUPS, r, k), unknown(k), unknown()),
             )  # fmt: skip
         else:
@@ -298,7 +311,7 @@ class MultiView(FittedViews):
                 run, of_moments, moments.directory, k, self._seed, self.power_steps, self.decompose_on
             )
         found = run.rows(
-            recovered, basis, averages, units, widths, self.lift, aligned, self._alpha0,
+            recovered, basis, averages, units, widths, self.lift, aligned, alpha0,
             out=Conditional(unknown(sum(widths), k), unknown(k)),
         )  # fmt: skip
         coefficients: np.ndarray | None = None
@@ -312,13 +325,13 @@ class MultiView(FittedViews):
             diagnostics = run.rows(_joined, diagnostics, after.diagnostics, out=unknown())
         squares = counted.states["squares"]
         state: MultiViewState = run.rows(
-            state_of, found, units, squares, widths, diagnostics, coefficients, self._alpha0, out=unknown()
+            state_of, found, units, squares, widths, diagnostics, coefficients, alpha0, out=unknown()
         )
         return state
 
     def _takes_third(self, run: Run, whole: MultiViewMomentsPass) -> bool:
         """Return whether the whole third moment is added up, rather than contractions of it."""
-        if self._alpha0 != 0.0:
+        if self._mixed:
             return True
         # The answer is stored under the pass, whose arrays only an execution has.
         sizes = replace(whole, averages=0, units=None if whole.units is None else 0)
@@ -326,7 +339,7 @@ class MultiView(FittedViews):
 
     def _n_em_iter(self) -> int:
         if self.n_em_iter is None:
-            return _N_EM_ITER if self.lift == 1 and self._alpha0 == 0.0 else 0
+            return _N_EM_ITER if self.lift == 1 and not self._mixed else 0
         return self.n_em_iter
 
 
