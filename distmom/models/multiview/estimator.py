@@ -258,7 +258,7 @@ class MultiView(FittedViews):
         return self.prior == "independent" or self.alpha0 != 0.0
 
     def _alpha0(self, run: Run, directory: str) -> Any:
-        """Return the alpha0 of the moments, infinite for independent factors, by the committed sums if it is auto."""
+        """Return the alpha0 of the moments, which for alpha0=auto is found in the committed sums."""
         if self.prior == "dirichlet" and isinstance(self.alpha0, str):
             return run.small(
                 find_alpha0, partial(load_moments, directory), self.n_components, self.decomposition,
