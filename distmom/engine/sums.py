@@ -124,14 +124,16 @@ def merge(parts: Iterable[Mapping[str, Sum]]) -> Sums:
         {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in first.items()}
     )
     in_files = {name: [value] for name, value in first.items() if isinstance(value, ScratchArray)}
-    for part in iterator:
-        _same_names(total, part)
-        for name, value in part.items():
-            if name in in_files:
-                in_files[name].append(value)
-            else:
-                total[name] += value
-    total.update({name: _add_files(values) for name, values in in_files.items()})
+    # What reads a total refuses one that is not finite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part in iterator:
+            _same_names(total, part)
+            for name, value in part.items():
+                if name in in_files:
+                    in_files[name].append(value)
+                else:
+                    total[name] += value
+        total.update({name: _add_files(values) for name, values in in_files.items()})
     return total
 
 

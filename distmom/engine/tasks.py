@@ -153,7 +153,8 @@ def _accumulate(
                 block, block_rows = cut_block(block, block_rows, axes, mask)
             if opened.numbers is not None:
                 block = block.of_words(opened.numbers)
-            with spend("kernels"):
+            # What reads a total refuses one that is not finite, with a message of its own.
+            with spend("kernels"), np.errstate(over="ignore", invalid="ignore"):
                 added = opened.add(sums, block, block_rows) or {}
             for name, value in added.items():
                 written.setdefault(name, []).append(value)

@@ -86,10 +86,13 @@ def orthonormalise(slabs: Sequence[NDArray[Any]], *, rtol: float | None = None) 
     largest = np.zeros(r)
     for slab in slabs:
         for own, entry in map_on_cores(partial(_gram_of, slab), pieces(len(slab), _PIECE_ROWS)):
-            gram += own
+            with np.errstate(over="ignore", invalid="ignore"):
+                gram += own
             largest = np.maximum(largest, entry)
     if not np.isfinite(gram).all():
-        raise NumericalError("the matrix to orthonormalise has entries that are not finite or overflow")
+        raise NumericalError(
+            "the matrix to orthonormalise has entries that are not finite or overflow in squares: scale the data"
+        )
     # The largest entry distinguishes a zero column from one whose squared norm underflows.
     norms = np.sqrt(np.diag(gram))
     scale = np.where(norms > 0.0, norms, largest)
@@ -110,7 +113,8 @@ def orthonormalise(slabs: Sequence[NDArray[Any]], *, rtol: float | None = None) 
 def _gram_of(slab: NDArray[Any], rows: slice) -> tuple[Array, Array]:
     """Return the Gram matrix of some rows, and the largest entries of the columns."""
     block = np.asarray(slab[rows], dtype=np.float64)
-    return block.T @ block, np.abs(block).max(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return block.T @ block, np.abs(block).max(axis=0)
 
 
 def _columns(slab: NDArray[Any], live: NDArray[np.intp], scale: Array) -> Array:

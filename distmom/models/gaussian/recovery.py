@@ -243,7 +243,8 @@ def least_variance(moments: RowMoments, d: int, offset: float) -> float:
 
 def check_range(moments: RowMoments, k: int, d: int, offset: float) -> None:
     """Refuse rows whose moments are out of range, or inexact because the rows are far from the origin."""
-    if not np.isfinite(moments.trace) or 0.0 < moments.trace < LEAST_TRACE:
+    is_finite = np.isfinite(moments.trace) and (moments.third is None or np.isfinite(moments.third).all())
+    if not is_finite or 0.0 < moments.trace < LEAST_TRACE:
         raise NumericalError(
             f"the rows have a total variance of {moments.trace:.3g}, whose third moments are out of range: scale "
             "the rows"

@@ -111,8 +111,10 @@ def one_view(engine: Engine, scanned: PassResult, k: int, noisy: bool, seed: int
     if not mass > 0.0:
         raise NumericalError("expected rows of positive weight, got none")
     mean = np.asarray(scanned.sums["mean"]) / mass
-    with one_blas_thread():
+    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         covariance = np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean)
+        if not np.isfinite(covariance).all():
+            raise NumericalError("the covariance of the rows overflows: scale the rows")
         variances = np.diag(covariance)
         constant = np.flatnonzero(variances <= 1e-12 * np.diag(scanned.sums["second"]) / mass)
         if len(constant):
@@ -144,7 +146,10 @@ def network_of_rows(
     with one_blas_thread():
         W = view.whitening.W / view.deviations[:, None]
         parts = one_view_moments(scanned.sums, d)
-        thirds = [without_noise(part.third, W, part.noise) for part in parts]
+        with np.errstate(over="ignore", invalid="ignore"):
+            thirds = [without_noise(part.third, W, part.noise) for part in parts]
+        if not np.isfinite(thirds).all():
+            raise NumericalError("the third moments of the rows are out of range: scale the rows")
         third = mean_of_parts(thirds, np.array([part.mass for part in parts]))
         draws = contrasts(thirds) if len(thirds) > 1 else None
         if k == d:

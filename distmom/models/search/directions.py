@@ -150,6 +150,8 @@ def _directions(scanned: PassResult, root: np.ndarray, k: int) -> tuple[np.ndarr
     with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         moment = root @ (np.asarray(sums["xx"]) / mass) @ root
         A = (moment + moment.T) / 4.0 - float(sums["squares"]) / mass / 2.0 * np.eye(len(moment))
+        if not np.isfinite(A).all():
+            raise NumericalError("the moments of the rows and responses overflow: scale the rows")
         white = whiten(A, k)
         sizes = np.sqrt(white.eigenvalues[:k])
         matrix = root @ (white.W * sizes)
