@@ -1,4 +1,4 @@
-"""Components of a second and a third moment without whitening: by a pencil, and by maximal skewness.
+"""Components of a second and a third moment without whitening: by a pencil, a Schur form, and maximal skewness.
 
 The moments are ``M2 = sum w_i mu_i mu_i'`` and ``M3 = sum w_i mu_i (x) mu_i (x) mu_i``, with linearly independent
 mu_i, which need not be orthogonal. Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
+from scipy.linalg import eigh, schur
 
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.tensor import as_symmetric, compose, contract_one, contract_two
+from distmom.linalg.tensor import as_symmetric, compose, contract_one, contract_two, multilinear
 
 Array = NDArray[np.float64]
 
@@ -61,6 +61,54 @@ def pencil_components(
         if gap > best_gap:
             best_gap, values, directions, eta = gap, found, U @ below @ vectors, drawn
     components = directions * (values / (eta @ directions))
+    return components, _weights(components, M2)
+
+
+def schur_components(
+    M2: Array, M3: Array, k: int, *, n_draws: int = 8, random_state: int = 0
+) -> tuple[Array, Array]:
+    """Return components and weights by the Schur form of a random contraction, which makes all others triangular.
+
+    The matrices ``(U'M3(I, I, u_j) U) (U'M2 U)^-1``, with u_j the columns of U, commute and have the eigenvalues
+    ``u_j'mu_i``. In the Schur basis of a random combination of them these are on the diagonals, in one order.
+
+    Parameters
+    ----------
+    M2 : ndarray of shape (d, d)
+    M3 : ndarray of shape (d, d, d)
+        Symmetric.
+    k : int
+        Number of components, at most d.
+    n_draws : int, default=8
+        Number of random combinations; the one with the largest relative gap between eigenvalues is used.
+    random_state : int, default=0
+
+    Returns
+    -------
+    components : ndarray of shape (d, k)
+        The mu_i, with their scale.
+    weights : ndarray of shape (k,)
+        The w_i.
+
+    Raises
+    ------
+    UsageError
+        If shapes do not match.
+    NumericalError
+        If the second moment has a rank below k.
+    """
+    M2, M3 = _checked(M2, M3, k)
+    rng = np.random.default_rng(random_state)
+    U = _range(M2, k)[0]
+    commuting = np.linalg.solve(U.T @ M2 @ U, multilinear(M3, U, U, U)).transpose(0, 2, 1)
+    best_gap, Q = -np.inf, np.eye(k)
+    for _ in range(n_draws):
+        triangular, basis = schur(np.einsum("j,jab->ab", rng.standard_normal(k), commuting))
+        values = np.sort(np.diag(triangular))
+        gap = float(np.diff(values).min() / np.abs(values).max()) if k > 1 else 0.0
+        if gap > best_gap:
+            best_gap, Q = gap, basis
+    components = U @ np.einsum("ai,jab,bi->ji", Q, commuting, Q)
     return components, _weights(components, M2)
 
 

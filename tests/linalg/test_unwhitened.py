@@ -7,9 +7,9 @@ from scipy.optimize import minimize
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import compose, decompose, multilinear, symmetrise, whiten
-from distmom.linalg.unwhitened import pencil_components, skewness_components
+from distmom.linalg.unwhitened import pencil_components, schur_components, skewness_components
 
-METHODS = [pencil_components, skewness_components]
+METHODS = [pencil_components, schur_components, skewness_components]
 
 
 def moments(d=7, k=4, seed=2):
