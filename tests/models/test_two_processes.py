@@ -1,4 +1,4 @@
-"""Models without such tests of their own: the same bits in one process and on a cluster, and a report with charts."""
+"""Models without such tests of their own: the same bits in one process and on a cluster, and a report."""
 
 import numpy as np
 import pytest
