@@ -234,7 +234,7 @@ class MultiView(FittedViews):
         if not self._mixed:
             return
         given = "prior='independent'" if self.prior == "independent" else f"alpha0={self.alpha0}"
-        if given == "alpha0=auto" and self.n_components < 2:
+        if isinstance(self.alpha0, str) and self.n_components < 2:
             raise UsageError(f"n_components: expected at least 2 with {given}, got {self.n_components}")
         if self.lift > 1:
             raise UsageError(
