@@ -118,24 +118,39 @@ def replace_directory(
         If another process replaces it at the same time.
     """
     target = Path(final)
-    old = target.with_name(f"{target.name}{_REPLACED}-{time.time_ns():016x}{secrets.token_hex(2)}")
     if not is_synced:
         sync_tree(temporary)
-    try:
-        os.rename(target, old)
-    except FileNotFoundError as error:
-        raise _replaced_by_another(target) from error
-    try:
-        os.rename(temporary, target)
-    except OSError as error:
-        with suppress(OSError):
-            os.rename(old, target)
-        _remove_replaced(target)
-        if error.errno in _EXISTS:
+    while True:
+        old = target.with_name(f"{target.name}{_REPLACED}-{time.time_ns():016x}{secrets.token_hex(2)}")
+        moved = _identity(target)
+        try:
+            os.rename(target, old)
+        except FileNotFoundError as error:
             raise _replaced_by_another(target) from error
-        raise
+        try:
+            os.rename(temporary, target)
+            break
+        except OSError as error:
+            if error.errno in _EXISTS and _identity(target) == moved:
+                # Between the two renames, another process has restored what it took to be left.
+                continue
+            with suppress(OSError):
+                os.rename(old, target)
+            _remove_replaced(target)
+            if error.errno in _EXISTS:
+                raise _replaced_by_another(target) from error
+            raise
     sync_path(target.parent)
     _remove_replaced(target)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what a directory keeps when it is renamed; None if there is none."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _replaced_by_another(target: Path) -> UsageError:

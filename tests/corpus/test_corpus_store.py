@@ -389,10 +389,9 @@ def test_interrupted_replacement_is_undone(corpus, name):
 def test_of_many_that_replace_a_directory_one_at_least_succeeds_and_all_others_are_refused(
     tmp_path, restores
 ):
-    """With a process that restores what it takes to be left, it may also be that none succeeds."""
-    final, n_writers, n_refused = tmp_path / "final", 4, 0
+    """Also if a process restores what it takes to be left."""
+    final, n_writers, n_refused = tmp_path / "final", 8, 0
     write_tree("0", final)
-    old = "0"
 
     def replace(number):
         barrier.wait()
@@ -418,16 +417,35 @@ def test_of_many_that_replace_a_directory_one_at_least_succeeds_and_all_others_a
             found = {path.name: path.read_text() for path in final.iterdir()}
             assert found.keys() == {"a", "b"}
             assert len(set(found.values())) == 1
-            won = [content for content, error in zip(contents, errors, strict=True) if error is None][
-                restores:
-            ]
-            assert found["a"] in ([*won, old] if restores else won)
-            old = found["a"]
+            won = [content for content, error in zip(contents, errors, strict=True) if error is None]
+            assert found["a"] in won[restores:]
             for number in range(n_writers):
                 shutil.rmtree(tmp_path / str(number), ignore_errors=True)
             assert [path.name for path in tmp_path.iterdir()] == ["final"]
     # Otherwise nothing was raced.
     assert n_refused > 0
+
+
+def test_a_directory_that_is_restored_while_it_is_replaced_is_replaced(tmp_path, monkeypatch):
+    """A reader takes the old directory to be left between the two renames of a writer, as often as it looks."""
+    write_tree("old", tmp_path / "final")
+    write_tree("new", tmp_path / "new")
+    rename, n_restored = os.rename, 0
+
+    def watched(source, target):
+        nonlocal n_restored
+        rename(source, target)
+        if source == tmp_path / "final" and n_restored < 3:
+            n_restored += 1
+            with monkeypatch.context() as change:
+                change.setattr(os, "rename", rename)
+                restore_replaced(tmp_path / "final")
+
+    monkeypatch.setattr(os, "rename", watched)
+    replace_directory(tmp_path / "new", tmp_path / "final", is_synced=True)
+    assert n_restored == 3
+    assert (tmp_path / "final" / "a").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
 
 
 def write_tree(content, place):
