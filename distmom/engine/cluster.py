@@ -22,6 +22,7 @@ from distributed.protocol.serialize import Serialize, Serialized, merge_and_dese
 
 from distmom.compiled import watched
 from distmom.engine import watch as limits
+from distmom.engine.attempts import attempted
 from distmom.engine.environment import Environment, differing, environment
 from distmom.engine.executors import (
     Merge,
@@ -153,11 +154,11 @@ class OnCluster:
         def submit(level: int, index: int, attempt: int) -> None:
             key = f"{run_key}-L{level}-{index}-{attempt}"
             if level == 0:
-                future = self._submit(function, *arguments[index], key=key, retries=2)
+                future = self._submit(function, *arguments[index], key=key)
             else:
                 below = ready[level - 1]
                 parts = [below[c] for c in tree_node_children(index, fan_in, levels[level - 1])]
-                future = self._submit(merge, results=(parts,), key=key, retries=2, level=level)
+                future = self._submit(merge, results=(parts,), key=key, level=level)
             flying[future] = (level, index, attempt)
 
         def settle(level: int, index: int, future: distributed.Future) -> None:
@@ -303,7 +304,7 @@ def _checked(versions: Mapping[str, str], packed: bytes, *results: Any) -> Any:
             f"a process of the cluster cannot read a task: {type(error).__name__}: {error}"
         ) from error
     with watched(_announce):
-        return function(*arguments, *results)
+        return attempted(function, *arguments, *results)
 
 
 def _check_versions(versions: Mapping[str, str]) -> None:

@@ -10,9 +10,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from distmom.compiled import watched
+from distmom.engine.attempts import attempted
 from distmom.engine.environment import Environment, environment
 
 logger = logging.getLogger(__name__)
@@ -127,7 +129,7 @@ class InProcess:
         return node(len(levels) - 1, 0)
 
     def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
-        return map(function, items)
+        return map(partial(attempted, function), items)
 
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
         return function(load(), *arguments)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from distmom.blas import one_blas_thread
 from distmom.compiled import watched
+from distmom.engine.attempts import attempted
 from distmom.engine.executors import InProcess, Notices
 
 _R = TypeVar("_R")
@@ -42,7 +43,7 @@ class InThreads(InProcess):
         waiting, ahead = iter(items), deque[Future[_R]]()
         while True:
             for item in islice(waiting, 2 * self.n_threads - len(ahead)):
-                future = self._pool.submit(function, item)
+                future = self._pool.submit(attempted, function, item)
                 self._flying.add(future)
                 future.add_done_callback(self._flying.discard)
                 ahead.append(future)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,16 +28,19 @@ from distmom.corpus import from_arrays, ingest, open_corpus
 from distmom.corpus.lock import Lock
 from distmom.corpus.space import held_bytes, space_explained
 from distmom.engine import (
+    InProcess,
     OnCluster,
     Pass,
     RunDirectory,
     SumSpec,
+    attempts,
     open_engine,
     open_executor,
     watch,
 )
 from distmom.engine.tasks import fold_group
-from distmom.errors import ClusterError, OutOfSpaceError
+from distmom.engine.threads import on_threads
+from distmom.errors import ClusterError, InputError, OutOfSpaceError, StoreError
 
 MODEL = ("-k", "3", "--head", "posterior", "--workers", "0", "--quiet")
 
@@ -88,29 +91,72 @@ def total(corpus, executor=None, delays=(), during=lambda: None):
         return found.sums["x"].tobytes(), rows
 
 
-def fail(place, times, error):
-    """Fail for the first times, and note every call."""
+def fail(place, times, error, is_cause=False):
+    """Fail for the first times, and note every call with its time."""
     with Path(place).open("a") as stream:
-        stream.write("call\n")
+        stream.write(f"{time.monotonic()}\n")
     if Path(place).read_text().count("\n") <= times:
+        if is_cause:
+            raise StoreError("a shard cannot be read") from error
         raise error
     return 7
 
 
-def test_an_error_of_the_disk_that_passes_is_followed_by_another_attempt(cluster, tmp_path):
-    error = OSError(errno.EIO, "Input/output error", "/mnt/shard")
-    arguments = [(str(tmp_path / "calls"), 2, error)]
-    found = OnCluster(cluster).reduce(fail, arguments, sum, 2, lambda index: None, "pass")
-    assert (found, (tmp_path / "calls").read_text()) == (7, "call\n" * 3)
+def called(place):
+    """Return the seconds between the calls."""
+    return np.diff([float(line) for line in place.read_text().split()])
 
 
-def test_an_error_of_the_disk_that_stays_names_the_path(cluster, tmp_path):
+@pytest.fixture(params=["in process", "on threads", "on a cluster"])
+def anywhere(request, monkeypatch):
+    """An executor of every kind, with shorter pauses."""
+    monkeypatch.setattr(attempts, "PAUSES_S", (0.1, 0.4))
+    with ExitStack() as stack:
+        if request.param == "in process":
+            yield InProcess()
+        elif request.param == "on threads":
+            yield stack.enter_context(on_threads(2))
+        else:
+            yield OnCluster(stack.enter_context(threads())[1])
+
+
+def carried_out(executor, way, *arguments):
+    """Let a task be one of a pass, or one of work on slabs or sources."""
+    if way == "map":
+        return next(executor.map(partial(apply, fail), iter([arguments])))
+    return executor.reduce(fail, [arguments], sum, 2, lambda index: None, "pass")
+
+
+def apply(function, arguments):
+    return function(*arguments)
+
+
+@pytest.mark.parametrize("way", ["reduce", "map"])
+@pytest.mark.parametrize("is_cause", [False, True])
+def test_an_error_of_the_disk_that_passes_is_followed_by_another_attempt(anywhere, tmp_path, way, is_cause):
+    error = OSError(errno.ESTALE, "Stale file handle", "/mnt/shard")
+    assert carried_out(anywhere, way, tmp_path / "calls", 2, error, is_cause) == 7
+    first, second = called(tmp_path / "calls")
+    assert first >= 0.1
+    assert second >= 0.4
+
+
+@pytest.mark.parametrize("way", ["reduce", "map"])
+def test_an_error_of_the_disk_that_stays_names_the_path(anywhere, tmp_path, way):
     error = OSError(errno.EIO, "Input/output error", "/mnt/shard")
-    arguments = [(str(tmp_path / "calls"), 99, error)]
     with pytest.raises(OSError, match="/mnt/shard") as caught:
-        OnCluster(cluster).reduce(fail, arguments, sum, 2, lambda index: None, "pass")
+        carried_out(anywhere, way, tmp_path / "calls", 99, error)
     assert caught.value.errno == errno.EIO
-    assert (tmp_path / "calls").read_text() == "call\n" * 3
+    assert len(called(tmp_path / "calls")) == 2
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), StoreError("a chunk has changed"), InputError("x:3")]
+)  # fmt: skip
+def test_an_error_that_does_not_pass_is_raised_at_once(anywhere, tmp_path, error):
+    with pytest.raises(type(error)):
+        carried_out(anywhere, "reduce", tmp_path / "calls", 99, error)
+    assert len(called(tmp_path / "calls")) == 0
 
 
 def test_a_cluster_without_workers_is_given_up(monkeypatch):
