@@ -20,8 +20,8 @@ PAUSES_S = (1.0, 4.0)
 _PASSING = frozenset(
     getattr(errno, name)
     for name in (
-        "EIO", "ESTALE", "EAGAIN", "EBUSY", "ENOLCK", "ETIMEDOUT", "EREMOTEIO", "ENETDOWN", "ENETUNREACH", "ENETRESET",
-        "ECONNRESET", "ECONNABORTED", "ECONNREFUSED", "EHOSTDOWN", "EHOSTUNREACH",
+        "EIO", "ESTALE", "EAGAIN", "EBUSY", "ENOLCK", "ETIMEDOUT", "EREMOTEIO", "ENETDOWN", "ENETUNREACH",
+        "ENETRESET", "ECONNRESET", "ECONNABORTED", "ECONNREFUSED", "EHOSTDOWN", "EHOSTUNREACH",
     )
     if hasattr(errno, name)
 )  # fmt: skip

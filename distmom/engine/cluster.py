@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -174,7 +174,7 @@ class OnCluster:
             else:
                 submit(level + 1, parent, 0)
 
-        with self._losses_reported(name, lambda: list(flying)):
+        with _released(*ready, flying), self._losses_reported(name, lambda: list(flying)):
             while True:
                 window = 0 if suspects else self._of_window(watch.n_threads)
                 if suspects and not flying:
@@ -286,6 +286,20 @@ class OnCluster:
         finally:
             with suppress(ClosedClientError):
                 self.client.unsubscribe_topic(COMPILING)
+
+
+@contextmanager
+def _released(*tasks: MutableMapping[Any, Any]) -> Iterator[None]:
+    """Forget tasks at the end, and with them their results on the workers; a context manager.
+
+    Functions that refer to each other keep what they refer to until the next garbage collection. If a worker died
+    before that, Dask would carry out tasks of an earlier pass again.
+    """
+    try:
+        yield
+    finally:
+        for each in tasks:
+            each.clear()
 
 
 def _checked(versions: Mapping[str, str], packed: bytes, *results: Any) -> Any:
