@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _COMMANDS = ("fit", "update", "moments", "ingest", "predict", "transform", "evaluate")
 #: argument with the place of the model, or of the moments, that a command writes
 _WRITTEN = {"fit": "model", "update": "dst", "moments": "dst"}
+#: arguments of commands with the places that they read, apart from those that they write
+_READ = ("corpus", "model", "src")
 #: seconds before a command is restarted, times the number of restarts, and at most
 RESTART_PAUSE_S, LONGEST_PAUSE_S = 10.0, 60.0
 #: seconds for which a beat must stand still before the commands here call a job lost
@@ -109,10 +111,16 @@ def submit(
         if parsed.params.get("workers") is not None:
             raise UsageError("--workers: the job runs on the workers of the cluster")
     # A driver that runs here reports it itself; other directories and stores may be visible on the cluster alone.
-    if driver != "here" and folder is None and command in _WRITTEN:
-        written = parsed.params[_WRITTEN[command]]
-        if not is_url(written):
-            check_target(written, parsed.params["overwrite"])
+    if driver != "here" and folder is None:
+        written = _WRITTEN.get(command, "")
+        for read in (parsed.params.get(name) for name in _READ if name != written):
+            if read is not None and not is_url(read) and not os.path.lexists(read):
+                raise UsageError(
+                    f"{read}: there is no such file or directory; if only the cluster sees it, give the directory "
+                    "on the cluster with --folder"
+                )
+        if written and not is_url(parsed.params[written]):
+            check_target(parsed.params[written], parsed.params["overwrite"])
     options: dict[str, Any] = {
         "scheduler": scheduler, "directory": directory, "url": url, "folder": folder, "share": share,
         "priority": priority, "restarts": restarts, "ca_file": ca_file, "cert": cert, "key": key,

@@ -36,6 +36,8 @@ class Folded:
         Rows that are held in memory and not stored, by output and shard.
     n_found : int
         Number of tasks that an earlier driver had finished.
+    differing : tuple of str
+        Groups of which two attempts gave different bits, and the digests of both.
     """
 
     sums: Sums
@@ -46,6 +48,7 @@ class Folded:
     files: tuple[ScratchArray, ...] = ()
     rows: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     n_found: int = 0
+    differing: tuple[str, ...] = ()
 
     def all_files(self) -> list[ScratchArray]:
         """Return all reported files."""
@@ -67,15 +70,17 @@ def merge_partials(parts: Iterable[Folded]) -> Folded:
     files: tuple[ScratchArray, ...] = ()
     rows: dict[str, dict[str, np.ndarray]] = {}
     n_found = 0
+    differing: tuple[str, ...] = ()
     started = time.perf_counter()
 
     def sums() -> Iterator[Sums]:
-        nonlocal files, n_found
+        nonlocal files, n_found, differing
         for part in parts:
             tall.update(part.tall)
             runs.update(part.runs)
             files += part.files
             n_found += part.n_found
+            differing += part.differing
             for name, of_shard in part.row_digests.items():
                 digests.setdefault(name, {}).update(of_shard)
             for name, held in part.rows.items():
@@ -85,4 +90,4 @@ def merge_partials(parts: Iterable[Folded]) -> Folded:
 
     total = merge(sums())
     add_spent(spent, {"merge": time.perf_counter() - started})
-    return Folded(total, digests, spent, tall, runs, files + total.files(), rows, n_found)
+    return Folded(total, digests, spent, tall, runs, files + total.files(), rows, n_found, differing)

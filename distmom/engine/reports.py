@@ -11,6 +11,8 @@ process has written outlives it, and what a power failure damages is found by it
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Collection
 from contextlib import suppress
@@ -47,11 +49,14 @@ class Report:
         Fingerprint of all that determines the partial sums.
     n_threads : int
         Number of threads for which the pass was planned.
+    shards : str
+        Name of the shards of the group, for messages.
     """
 
     directory: str
     key: str
     n_threads: int
+    shards: str
 
     @property
     def path(self) -> Path:
@@ -118,7 +123,10 @@ class Report:
         return Folded(sums, content["rows"], {}, tall, runs, files=sums.files(), n_found=1)
 
     def write(self, folded: Folded) -> None:
-        """Write the report on a group, once all that is in memory is in a file too."""
+        """Write the report on a group, once all that is in memory is in a file too.
+
+        The report of another attempt that gave other bits stays, and ``folded`` is changed to tell that.
+        """
         arrays: list[np.ndarray] = []
 
         def entry(value: Any) -> dict[str, Any]:
@@ -146,6 +154,12 @@ class Report:
             for array in arrays:
                 writer.write(array)
         content["in_memory"] = _entry(writer.written)
+        got = _digest(content)
+        with suppress(StoreError):
+            before = REPORT.read(self.path)
+            if before["key"] == self.key and (first := _digest(before)) != got:
+                folded.differing += (f"{self.shards}: sha256 {first[:12]} and {got[:12]}",)
+                return
         REPORT.write(self.path, content, survives_power_failure=False)
 
     def _opened(self, entry: dict[str, Any]) -> ScratchArray:
@@ -159,6 +173,18 @@ class Report:
 def _entry(file: ScratchArray) -> dict[str, Any]:
     entry = asdict(file)
     return {"name": Path(entry.pop("path")).name, **entry}
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """Return the sha256 of a report without the names of files, which every attempt chooses."""
+
+    def unnamed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: unnamed(each) for key, each in value.items() if key != "name"}
+        return [unnamed(each) for each in value] if isinstance(value, list | tuple) else value
+
+    values = {key: unnamed(content[key]) for key in ("sums", "rows", "tall", "runs", "in_memory")}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _loaded(value: ScratchArray | np.ndarray) -> np.ndarray:

@@ -272,7 +272,7 @@ class Engine:
                 fold_tall, arguments, merge_partials, plan.fan_in, on_done, pass_.name,
                 lambda index: self._shards_named(plan.groups[index // n_slabs]),
             )  # fmt: skip
-            add_spent(self.spent, folded.spent)
+            self._account(pass_, folded)
             if folded.n_found:
                 self.observer(GroupsFound(pass_.name, folded.n_found, len(tasks)))
         partials: dict[str, Partials] = {}
@@ -302,7 +302,10 @@ class Engine:
             return [None] * len(cuts)
         # The groups of a pass are added up by one version of the software.
         versions = environment().versions()
-        reports = [Report(str(directory), fingerprint((key, cut, versions)), n_threads) for cut in cuts]
+        reports = [
+            Report(str(directory), fingerprint((key, cut, versions)), n_threads, self._shards_named(cut[1]))
+            for cut in cuts
+        ]
         remove_others(directory, reports)
         return reports
 
@@ -529,8 +532,18 @@ class Engine:
             fold_group, arguments, merge_partials, plan.fan_in, on_done, pass_.name,
             lambda index: self._shards_named(plan.groups[index]),
         )  # fmt: skip
-        add_spent(self.spent, result.spent)
+        self._account(pass_, result)
         return result
+
+    def _account(self, pass_: Pass, folded: Folded) -> None:
+        """Count the seconds of the tasks of a pass, and log a warning if two attempts at one gave other bits."""
+        add_spent(self.spent, folded.spent)
+        for each in folded.differing:
+            logger.warning(
+                "%s: two attempts at a task gave different bits: %s; the processors of the workers differ, or a "
+                "computation depends on more than its input",
+                pass_.name, each,
+            )  # fmt: skip
 
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
         """Call ``function(load(), *arguments)`` on the scheduler node; ``load`` runs on a worker."""

@@ -149,21 +149,49 @@ def test_wrong_options_are_refused_where_they_are_given(tmp_path, capsys):
     assert "there is no such job" in capsys.readouterr().err
 
 
+@pytest.fixture
+def submitted(monkeypatch):
+    """The arguments of commands that were submitted, while no scheduler answers."""
+    found = []
+
+    def submit(arguments, **options):
+        found.append(arguments)
+        raise ClusterError("no scheduler answers")
+
+    monkeypatch.setattr(jobs, "submit", submit)
+    return found
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["fit", "none", "m"], ["update", "here", "none", "m"], ["update", "none", "here", "m"],
+     ["moments", "none", "m"], ["ingest", "none", "c", "--format", "tsv"], ["predict", "here", "none", "out"],
+     ["transform", "none", "here", "out"], ["evaluate", "here", "none"]],
+)  # fmt: skip
+def test_a_source_that_is_not_there_is_refused_before_a_job_is_submitted(
+    tmp_path, capsys, monkeypatch, submitted, command
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    line = ["submit", *command, "--scheduler", "tcp://127.0.0.1:1", "--quiet"]
+    assert main(line) == 2
+    assert "none: there is no such file or directory; if only the cluster sees it" in capsys.readouterr().err
+    assert not submitted
+    # The cluster may have it, as may a bucket.
+    assert main([*line, "--folder", str(tmp_path / "cluster")]) == 5
+    assert main([part if part != "none" else "s3://bucket/none" for part in line]) == 5
+    assert len(submitted) == 2
+
+
 @pytest.mark.parametrize("command", [["fit", "c"], ["update", "m", "c"], ["moments", "c"]])
 def test_the_place_of_another_model_is_refused_before_a_job_is_submitted(
-    tmp_path, capsys, monkeypatch, command
+    tmp_path, capsys, monkeypatch, submitted, command
 ):
     monkeypatch.chdir(tmp_path)
     X = np.random.default_rng(0).poisson(0.3, (100, 20))
     SingleTopic(1, n_refine=0).fit(X).save("m")
     (tmp_path / "other").mkdir()
-    submitted = []
-
-    def submit(arguments, **options):
-        submitted.append(arguments)
-        raise ClusterError("no scheduler answers")
-
-    monkeypatch.setattr(jobs, "submit", submit)
+    (tmp_path / "c").mkdir()
     line = ["submit", *command, "--scheduler", "tcp://127.0.0.1:1", "--quiet"]
     for written, message in (
         ("m", "m: the model exists; choose another path or allow overwriting"),
