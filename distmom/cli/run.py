@@ -113,12 +113,12 @@ class Run:
         """
         begun = False
         try:
-            with RunDirectory(self.path).held(interrupt) as directory:
+            with space_explained(self.path), RunDirectory(self.path).held(interrupt) as directory:
                 begun = True
                 try:
-                    if self.is_new:
-                        self._begin()
-                    with interrupts_restored():
+                    with interrupts_restored(), space_explained(self.path):
+                        if self.is_new:
+                            self._begin()
                         yield directory
                 except (KeyboardInterrupt, ClusterError, StoreError, OSError, CancelledError) as error:
                     # Without its record there is nothing to resume: the same command begins the run.

@@ -401,11 +401,15 @@ def test_a_run_that_cannot_be_written_is_refused_before_work(corpus, tmp_path, c
 
 
 @needs_mount
-def test_a_run_on_a_full_disk_ends_with_its_path_and_resumes_with_the_same_bits(corpus, tmp_path, capsys):
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_a_run_on_a_full_disk_ends_with_its_path_and_resumes_with_the_same_bits(
+    corpus, tmp_path, capsys, share
+):
+    """It becomes full while partial sums, stored arrays or passes are written."""
     fit = ["fit", str(corpus.path)]
     assert main([*fit, str(tmp_path / "calm"), *MODEL, "--run", str(tmp_path / "run")]) == 0
     needed = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
-    with small_disk(tmp_path / "disk", needed // 2) as resize:
+    with small_disk(tmp_path / "disk", int(share * needed)) as resize:
         run = tmp_path / "disk" / "run"
         assert main([*fit, str(tmp_path / "m"), *MODEL, "--run", str(run)]) == 1
         error = capsys.readouterr().err
@@ -416,6 +420,43 @@ def test_a_run_on_a_full_disk_ends_with_its_path_and_resumes_with_the_same_bits(
         assert main(["resume", str(run), "--workers", "0"]) == 0
         assert RunDirectory(run).verify() == []
     assert content(tmp_path / "m") == content(tmp_path / "calm")
+
+
+@needs_mount
+@pytest.mark.parametrize("n_kibibytes", [4, 8])
+def test_a_run_on_a_disk_that_is_full_from_the_beginning_names_it(corpus, tmp_path, capsys, n_kibibytes):
+    """No space for its directories, or for its record."""
+    fit = ["fit", str(corpus.path), str(tmp_path / "m"), *MODEL]
+    with small_disk(tmp_path / "disk", n_kibibytes << 10) as resize:
+        run = tmp_path / "disk" / "run"
+        assert main([*fit, "--run", str(run)]) == 1
+        error = capsys.readouterr().err
+        assert str(run) in error
+        assert ": no space left on device: " in error
+        assert "bytes are free" in error
+        resize(1 << 24)
+        # There is nothing to resume; the same command begins the run.
+        assert "to resume" not in error
+        assert main([*fit, "--run", str(run)]) == 0
+    assert (tmp_path / "m" / "model.json").exists()
+
+
+@needs_mount
+def test_a_model_for_which_there_is_no_space_is_absent_and_saved_by_the_resumed_run(corpus, tmp_path, capsys):
+    fit = ["fit", str(corpus.path)]
+    assert main([*fit, str(tmp_path / "calm"), *MODEL]) == 0
+    run = tmp_path / "run"
+    with small_disk(tmp_path / "disk", 1 << 14) as resize:
+        model = tmp_path / "disk" / "m"
+        assert main([*fit, str(model), *MODEL, "--run", str(run)]) == 1
+        error = capsys.readouterr().err
+        assert "no space left on device" in error
+        assert str(model.parent) in error
+        assert f"to resume: distmom resume {run}" in error
+        assert list(model.parent.iterdir()) == []
+        resize(1 << 24)
+        assert main(["resume", str(run), "--workers", "0"]) == 0
+        assert content(model) == content(tmp_path / "calm")
 
 
 @needs_mount
