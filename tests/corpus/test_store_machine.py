@@ -17,8 +17,6 @@ from distmom.errors import InputError, StoreError, UsageError
 
 N_ROWS, N_WORDS = 3, 5
 ENDS = ("finished", "interrupted", "bad input", "interrupted between the renames")
-
-
 #: shards of each source
 N_SHARDS = {"a": 2, "b": 3}
 
