@@ -3,12 +3,13 @@
     pip install python-picard pillow
     python workflows/benchmark_ica.py
     python workflows/benchmark_ica.py --routes
+    python workflows/benchmark_ica.py --tasks recordings --recordings speech.wav music.wav
 
-Three tasks, all with known mixing, measured by the Amari index of unmixing times mixing (0 if every source is
+Four tasks, all with known mixing, measured by the Amari index of unmixing times mixing (0 if every source is
 found): planted sources of kurtoses of both signs; photographs, each of which is a source whose values are its
-pixels; and planted sources with Gaussian noise of a full covariance. All systems run in the same process, with
-the number of threads of BLAS that the environment sets; a fit by moments makes its passes in this process, on
-one thread. Picard is left out where it is not installed.
+pixels; recordings of sound, cut to the shortest; and planted sources with Gaussian noise of a full covariance. All
+systems run in the same process, with the number of threads of BLAS that the environment sets; a fit by moments
+makes its passes in this process, on one thread. Picard is left out where it is not installed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.io import wavfile
 from sklearn.decomposition import FastICA
 from sklearn.exceptions import ConvergenceWarning
 
@@ -33,7 +35,7 @@ from distmom.errors import NumericalError
 from distmom.models import ICA
 from distmom.simulate.sources import continuous_sources
 
-TASKS = ("planted", "photographs", "noise")
+TASKS = ("planted", "photographs", "recordings", "noise")
 #: what photographs are cut to: rows and columns of pixels
 SIZE = 320
 #: standard deviation of the noise, as a share of that of the rows without noise
@@ -82,6 +84,16 @@ def photographs(data: Path, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
             found.append((pixels - pixels.mean()) / pixels.std())
     A = rng.normal(size=(k, k))
     return np.column_stack(found) @ A.T, A
+
+
+def recordings(paths: list[Path], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return mixtures of recordings, of which the first channel counts, and their mixing."""
+    channels = [np.asarray(wavfile.read(path)[1], float) for path in paths]
+    channels = [channel if channel.ndim == 1 else channel[:, 0] for channel in channels]
+    shortest = min(len(channel) for channel in channels)
+    sources = np.column_stack([channel[:shortest] for channel in channels])
+    A = np.random.default_rng(seed).normal(size=(len(paths),) * 2)
+    return (sources - sources.mean(axis=0)) / sources.std(axis=0) @ A.T, A
 
 
 def by_moments(k: int, seed: int, **options: Any) -> Fit:
@@ -185,6 +197,14 @@ def run_photographs(arguments: argparse.Namespace, seed: int) -> list[dict[str, 
     return results
 
 
+def run_recordings(arguments: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
+    """Compare the systems on mixed recordings, if there are any."""
+    if not arguments.recordings:
+        return []
+    task = f"{len(arguments.recordings)} recordings"
+    return compare(arguments, task, *recordings(arguments.recordings, seed), seed)
+
+
 def run_noise(arguments: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     """Compare the systems on planted sources with noise."""
     results = []
@@ -243,6 +263,7 @@ def main() -> None:
         help="planted tasks",
     )
     add("--photographs", nargs="+", type=int, default=[4, 10, 30], metavar="K", help="[4 10 30]")
+    add("--recordings", nargs="+", type=Path, default=[], metavar="WAV", help="recordings to mix [none]")
     add(
         "--noise",
         nargs="+",
@@ -254,7 +275,9 @@ def main() -> None:
     add("--routes", action="store_true", help="compare the ways in which ICA finds components instead")
     add("--json", type=Path, help="write the results to this file")
     arguments = parser.parse_args()
-    runs = {"planted": run_planted, "photographs": run_photographs, "noise": run_noise}
+    runs = {
+        "planted": run_planted, "photographs": run_photographs, "recordings": run_recordings, "noise": run_noise
+    }  # fmt: skip
     results = []
     for task in arguments.tasks:
         for seed in range(arguments.seeds):
