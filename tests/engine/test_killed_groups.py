@@ -58,7 +58,9 @@ def reports(run, name):
     return list((run / "partial").glob(f"*/{name}-*/*.json"))
 
 
-@pytest.mark.parametrize(("name", "killed"), [("power", "all"), ("moments", "driver")])
+@pytest.mark.parametrize(
+    ("name", "killed"), [pytest.param("power", "all", marks=pytest.mark.nightly), ("moments", "driver")]
+)
 def test_a_killed_fit_repeats_only_the_groups_in_flight(tmp_path, calm, name, killed):
     corpus, environment, expected, n_tasks = calm
     environment = {**environment, "SECONDS": "0.2", "FOLDED": str(tmp_path / "folded")}

@@ -106,6 +106,7 @@ def test_residual_of_few_slices_estimates_that_of_the_tensor():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_error_of_few_slices_grows_with_the_root_of_the_omitted_share():
     """Every slice has the same information about a rotation, so the expected variance is k / m times as large."""
     T, _, V = orthogonal_tensor(40, 1.0, 3.0)

@@ -12,7 +12,7 @@ from scipy.spatial.distance import cdist
 from distmom.models import SingleTopic, SpectralLDA, TopicSearch
 from distmom.simulate import TopicPopulation
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 #: the bare method of moments: every word, every count, every document alike
 MOMENTS = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "weighting": "document", "precision": "double"}

@@ -203,6 +203,7 @@ def errors_of_factors(n, seed):
     return of_effects, of_skewness, of_factors, model.diagnostics_["residual"]
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_the_documentation_and_fall_with_the_root_of_the_number_of_rows():
     """Every number of the table is the average over eight seeds."""
     text = (

@@ -45,7 +45,9 @@ def _peak():
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read from /proc")
-@pytest.mark.parametrize(("limit", "third_moment"), [(None, "full"), (800 << 20, "slices")])
+@pytest.mark.parametrize(
+    ("limit", "third_moment"), [(None, "full"), pytest.param(800 << 20, "slices", marks=pytest.mark.nightly)]
+)
 def test_a_worker_takes_what_was_planned_within_a_fifth(corpus, limit, third_moment):
     # Wide sketches of few states: what is wide is measured, and the decomposition takes no time.
     model = MultiLabelMoM(

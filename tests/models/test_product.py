@@ -131,6 +131,7 @@ def test_the_likelihood_never_falls():
     assert values[-1] > values[0] + 0.1
 
 
+@pytest.mark.slow
 def test_em_from_the_moments_is_as_accurate_as_em_from_ten_random_starts():
     errors = {"moments": [], "EM": [], "ten starts": []}
     for seed in range(5):

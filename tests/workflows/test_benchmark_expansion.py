@@ -18,6 +18,7 @@ def slope(rows, errors):
     return np.polyfit(np.log(rows), np.log(errors), 1)[0]
 
 
+@pytest.mark.slow
 def test_errors_of_a_hierarchy_fall_with_the_root_of_the_number_of_rows(experiments, monkeypatch):
     monkeypatch.setattr(experiments, "N_PARTITIONS", 10)
     methods = ("projections", "search", "both")
