@@ -17,6 +17,8 @@ tpm
     the word.
 joint
     The same with joint diagonalisation, as in `SpectralLDA`.
+random
+    The same with the eigenvectors of one random contraction of the third moment, in place of that by the word.
 
 error
     Mean Euclidean distance over targets between the estimated and the planted topic; topics L1 is the mean L1

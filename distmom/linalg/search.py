@@ -27,6 +27,8 @@ from distmom.linalg.whiten import Whitening
 #: maximum number of updates in a run of the power method
 _POWER_STEPS = 200
 STARTS = ("preference", "projection")
+#: what is done to side information before a search; "auto" whitens labelled data, and takes vectors as they are
+SIDES = ("auto", "project", "whiten")
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,42 @@ class WhitenedMoments:
     def _decompositions(self) -> dict[str, Decomposition]:
         return {}
 
-    def decomposed(self, method: str) -> Decomposition:
+    def decomposed(self, method: str, **options: int) -> Decomposition:
         """Return the decomposition of T by a method of `distmom.linalg.decompose`; computed only once."""
-        if method not in self._decompositions:
-            self._decompositions[method] = decompose(self.tensor, method, random_state=self.seed)
-        return self._decompositions[method]
+        key = repr((method, options))
+        if key not in self._decompositions:
+            self._decompositions[key] = decompose(self.tensor, method, random_state=self.seed, **options)
+        return self._decompositions[key]
+
+
+def conditioned(white: Whitening, v: np.ndarray, side: str, *, labelled: bool) -> np.ndarray:
+    """Project side information onto the range of A, or whiten it.
+
+    The projection ``V V'v``, with V the eigenvectors of A, has the same products with the components as v, without
+    the noise of v in other directions. The whitened ``A^+ v`` has the product ``c_i / p_i`` with component i if
+    ``v = sum c_i mu_i``: a mean of labelled data then prefers the component whose share of them is the largest
+    relative to its weight, whatever the norms. For another vector, whitening may change which component
+    is preferred.
+
+    Parameters
+    ----------
+    white : Whitening
+        Whitening of A.
+    v : ndarray of shape (r,) or (n, r)
+        One vector, or one per row.
+    side : {"auto", "project", "whiten"}
+        "auto" whitens labelled data, and returns other vectors as they are.
+    labelled : bool
+        Whether v was computed from labelled data.
+    """
+    if whitens(side, labelled):
+        return np.asarray(v @ white.W @ white.W.T)
+    return v if side == "auto" else np.asarray(v @ white.W @ white.B.T)
+
+
+def whitens(side: str, labelled: bool) -> bool:
+    """Return whether `conditioned` whitens side information."""
+    return side == "whiten" or (side == "auto" and labelled)
 
 
 def whitening_search(white: Whitening, M: np.ndarray, m: np.ndarray) -> Found:
@@ -151,7 +184,7 @@ def cancellation_search(
     return Found(found.coordinates, found.weight, np.linalg.eigvalsh(M)[::-1])
 
 
-def decomposition_search(moments: WhitenedMoments, v: np.ndarray, method: str) -> Found:
+def decomposition_search(moments: WhitenedMoments, v: np.ndarray, method: str, **options: int) -> Found:
     """Decompose the tensor, once for all v, and return the component with the largest ``<mu_i, v>``.
 
     Parameters
@@ -160,14 +193,17 @@ def decomposition_search(moments: WhitenedMoments, v: np.ndarray, method: str) -
     v : ndarray of shape (r,)
     method : str
         Method of `distmom.linalg.decompose`; ``"power"`` is the tensor power method used as a baseline in the
-        paper.
+        paper. ``"jennrich"`` with ``n_draws=1`` contracts T along a random vector in place of v, as the spectral
+        methods do with which section 3.5 of the paper compares the search.
+    **options
+        Options of the decomposition.
 
     Raises
     ------
     NumericalError
         If the component has no weight.
     """
-    found = moments.decomposed(method)
+    found = moments.decomposed(method, **options)
     V = found.eigenvectors
     values = np.einsum("ij,ij->j", V, moments.along(v) @ V)
     order = np.argsort(-values, kind="stable")
@@ -240,6 +276,7 @@ _METHODS: dict[str, Callable[[WhitenedMoments, np.ndarray], Found]] = {
     "fast-tpm": power_search,
     "tpm": lambda moments, v: decomposition_search(moments, v, "power"),
     "joint": lambda moments, v: decomposition_search(moments, v, "joint"),
+    "random": lambda moments, v: decomposition_search(moments, v, "jennrich", n_draws=1),
 }
 
 SEARCHES = (*SIDE_SEARCHES, *_METHODS)

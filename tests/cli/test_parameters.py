@@ -58,7 +58,7 @@ def test_help_without_a_model_is_that_of_the_default(run):
         (("moments",), ("[default: 8; at least 1]", "Largest number of topics of later fits.")),
         (
             ("search",),
-            ("|cancellation-pair|fast-tpm|tpm|joint]", "Approximate number of topics of the corpus"),
+            ("|cancellation-pair|fast-tpm|tpm|joint|random]", "Approximate number of topics of the corpus"),
         ),
     ],
 )

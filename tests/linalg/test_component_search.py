@@ -8,6 +8,7 @@ from distmom.linalg.search import (
     SEARCHES,
     WhitenedMoments,
     cancellation_search,
+    conditioned,
     power_search,
     search,
     whitening_search,
@@ -203,3 +204,34 @@ def test_the_weight_of_a_component_moves_no_more_than_the_mean():
         assert abs(a - b) <= np.linalg.norm(change) / distance * (1.0 + 1e-9)
         tight.append((bound / (np.linalg.norm(w) * distance), abs(a - b) * distance / np.linalg.norm(change)))
     assert (np.max(tight, axis=0) > 0.99).all()
+
+
+def test_side_information_that_is_projected_or_whitened_has_the_products_of_its_definition():
+    mu, p = components()
+    white = moments_of(mu, p).white
+    rng = np.random.default_rng(3)
+    v = rng.standard_normal((4, 20))
+    A = (mu * p) @ mu.T
+    assert conditioned(white, v, "auto", labelled=False) is v
+    projected = conditioned(white, v, "project", labelled=False)
+    assert_allclose(projected, v @ np.linalg.pinv(mu).T @ mu.T, atol=1e-10)
+    assert_allclose(projected @ mu, v @ mu, atol=1e-10)
+    for side in ("auto", "whiten"):
+        assert_allclose(conditioned(white, v, side, labelled=True), v @ np.linalg.pinv(A), atol=1e-8)
+    shares = rng.dirichlet(np.ones(6))
+    assert_allclose(conditioned(white, mu @ shares, "whiten", labelled=False) @ mu, shares / p, atol=1e-9)
+
+
+def test_a_random_contraction_is_worse_than_one_along_the_side_information():
+    mu, p = components(k=12)
+    rng, errors = np.random.default_rng(4), {"random": [], "whitening": []}
+    exact = moments_of(mu, p)
+    for seed in range(20):
+        noise = rng.standard_normal(exact.slices.shape)
+        noise = 1e-3 * (noise + noise.transpose(1, 0, 2))
+        moments = WhitenedMoments(exact.white, exact.m, exact.slices + noise, seed)
+        i = seed % 12
+        v = np.linalg.pinv(mu)[i]
+        for method, found in errors.items():
+            found.append(np.linalg.norm(search(method, moments, v).component - mu[:, i]))
+    assert np.median(errors["random"]) > 2.0 * np.median(errors["whitening"])

@@ -80,6 +80,30 @@ def test_a_preference_along_a_vector_is_that_of_the_paper():
         )
 
 
+def test_side_information_is_projected_or_whitened():
+    # The mean of component 0 is near the center, and has its largest product with another one.
+    means = np.array([[0.6, 0.1, 0.0, 0.2], [2.0, 0.3, 0.1, 0.0], [-2.0, 1.0, 0.4, 0.1]])
+    true = GaussianPopulation(means, np.array([0.3, 0.3, 0.4]), np.array([0.5, 1.0, 0.8]))
+    model, center = GaussianSearch(3).fit_corpus(exact_rows(true)), true.weights @ means
+    assert model.side == "auto"
+    for given in ({"rows": means[:1]}, {"along": means[0] - center}):
+        # Coordinates of rows have a further one, which is 1 for all components.
+        products = (means - center) @ (means[0] - center) + float("rows" in given)
+        found = model.set_params(side="project").search(**given)
+        assert_is(found, true, 1)
+        assert_allclose(found.preferences, np.sort(products)[::-1], atol=1e-9)
+        found = model.set_params(side="whiten").search(**given)
+        assert_is(found, true, 0)
+        assert_allclose(np.diff(found.preferences), [-1.0 / 0.3, 0.0], atol=1e-9)
+    # A part of a vector outside of the span of the means has no effect.
+    across = np.linalg.svd(means - center)[2][-1]
+    for side in ("auto", "project", "whiten"):
+        one, other = (model.set_params(side=side).search(v) for v in (means[1], means[1] + 5.0 * across))
+        assert_allclose(one.preferences, other.preferences, atol=1e-9)
+    with pytest.raises(UsageError, match="side: expected one of auto, project, whiten, got 'x'"):
+        GaussianSearch(3, side="x").fit(true.sample(100, 0).X)
+
+
 def test_the_origin_of_the_rows_does_not_matter():
     true = gaussian_population(6, 3)
     for distance, tolerance in ((0.0, 1e-10), (1e4, 1e-6)):

@@ -79,6 +79,19 @@ def test_an_exact_population_gives_every_component_by_any_side_information(metho
         assert found.noise == 0.0
 
 
+def test_a_component_of_small_coefficients_is_found_by_whitened_rows_only():
+    drawn = population(4, 2)
+    coefs = np.array([[0.5, 0.1, 0.0, 0.0], [2.0, 0.5, 0.3, 0.0]])
+    true = RegressionPopulation(coefs, drawn.weights, drawn.variances, drawn.intercepts)
+    model = RegressionSearch(2).fit_corpus(exact_rows(true, shard_rows=300))
+    X = np.concatenate([np.eye(4), -np.eye(4)]) * 2.0
+    labelled = np.c_[X, X @ coefs[0] + true.intercepts[0]]
+    assert_is(model.search(rows=labelled, force=True), true, 0)
+    found = model.set_params(side="project").search(rows=labelled, force=True)
+    assert_is(found, true, 1)
+    assert_allclose(found.preferences, np.sort(coefs @ coefs[0])[::-1], atol=1e-9)
+
+
 @pytest.mark.parametrize("n_bytes", [1 << 30, 0])
 @pytest.mark.parametrize(("n_oversamples", "n_power_iter"), [(0, 4), (5, 3), (60, 0)])
 def test_an_exact_population_of_uncorrelated_features_comes_back_from_a_sketch(

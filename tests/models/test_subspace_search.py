@@ -60,6 +60,22 @@ def test_an_exact_population_gives_every_subspace(d, m, k):
         assert labelled.informative
 
 
+def test_a_single_row_that_is_whitened_finds_its_subspace_however_near_others_are():
+    U = [np.eye(5)[:, :2], np.linalg.qr(np.eye(5)[:, :2] + 0.6 * np.eye(5)[:, 2:4])[0]]
+    true = SubspacePopulation(U, np.array([0.6, 0.4]), 0.3)
+    model = SubspaceSearch(2, dimension=2).fit_corpus(exact_rows(true, shard_rows=100))
+    for i in range(2):
+        row = U[i] @ [[1.0], [2.0]]
+        # Projected, the row has more than a third of its squared norm in the other subspace.
+        projected = model.set_params(side="project").search(rows=row.T, force=True)
+        assert not projected.informative
+        found = model.set_params(side="whiten").search(rows=row.T)
+        assert distance(found.basis, U[i]) < 1e-10
+        assert found.weight == pytest.approx(true.weights[i], abs=1e-10)
+        squared = 5.0 / true.weights[i] ** 2
+        assert_allclose(found.preferences, [3.0 * squared, squared, 0.0, 0.0], atol=1e-8)
+
+
 @pytest.mark.parametrize(("n_oversamples", "n_power_iter"), [(0, 4), (4, 3)])
 def test_an_exact_population_of_many_columns_gives_every_subspace_from_a_sketch(n_oversamples, n_power_iter):
     true, corpus = wide_population(100, [0.5, 0.3, 0.2], 0.3)

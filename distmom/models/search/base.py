@@ -17,7 +17,7 @@ from distmom.blas import one_blas_thread
 from distmom.corpus import RowCorpus
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.linalg import Whitening
-from distmom.linalg.search import SIDE_SEARCHES, Found
+from distmom.linalg.search import SIDE_SEARCHES, SIDES, Found, conditioned
 from distmom.models.search.state import SearchState
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter
@@ -100,6 +100,12 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         "threshold of the least eigenvalue, or by the nuclear norm. All find the same component.",
         default="whitening", choices=tuple(SIDE_SEARCHES),
     )  # fmt: skip
+    side: str = parameter(
+        "Project labelled rows and vectors onto the span of the components (project), or multiply them by the "
+        "inverse of the second moment (whiten), so that components need not have equal norms. auto whitens "
+        "labelled rows, and takes vectors as they are.",
+        default="auto", choices=SIDES,
+    )  # fmt: skip
     layer: str | None = layer_parameter()
     random_state: Seed = seed_parameter()
 
@@ -169,16 +175,17 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         check_is_fitted(self)
         if sum(given is not None for given in (along, rows, target)) != 1:
             raise UsageError("search: specify one of along, rows and target")
+        k = self.whitening_.shape[1]
+        white = Whitening(self.whitening_, self.unwhitening_, np.ones(k), 0.0, k, 1.0)
         with one_blas_thread():
             if target is not None:
                 column = self._column(target)
                 M, error = self.targets_[:, :, column], self.targets_error_[:, :, column]
             else:
                 each = self._of_rows(rows) if along is None else self._of_vector(along)[None, :]
+                each = conditioned(white, each, self.side, labelled=along is None)
                 v = each.mean(axis=0)
                 M, error = self.slices_ @ v, self.slices_error_ @ v
-            k = len(M)
-            white = Whitening(self.whitening_, self.unwhitening_, np.ones(k), 0.0, k, 1.0)
             found = SIDE_SEARCHES[self.method](white, (M + M.T) / 2.0, self.first_)
             # The spectral norm of a symmetric matrix.
             noise = float(np.abs(np.linalg.eigvalsh((error + error.T) / 2.0)).max())
@@ -212,11 +219,7 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         return v
 
     def _of_rows(self, rows: Any) -> np.ndarray:
-        """Return ``A^+ f`` for the coordinates f of each labelled row.
-
-        For the mean ``sum c_i mu_i`` of f the preference for component i is ``c_i / p_i``, whatever the norms of
-        components.
-        """
+        """Return the coordinates of each labelled row."""
         X = checked_rows(rows, "rows")
         n_columns = len(self.basis_) + self.n_responses
         if X.shape[1] != n_columns:
@@ -224,7 +227,7 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         if hasattr(rows, "columns"):
             rows = rows[list(rows.columns)[: len(self.basis_)]]
         check_column_names(self, rows)
-        return np.asarray(self._coordinates(X - self.center_) @ self.whitening_ @ self.whitening_.T)
+        return self._coordinates(X - self.center_)
 
     @abstractmethod
     def _coordinates(self, X: np.ndarray) -> np.ndarray:

@@ -149,6 +149,11 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
         "Columns of the sketch beyond those of all subspaces.", default=10, least=0
     )
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
+    side: str = parameter(
+        "Project labelled rows and vectors onto the sum of all subspaces (project), or multiply them by the "
+        "inverse of the second moment (whiten): rows of a subspace then have no part in any other.",
+        default="project", choices=("project", "whiten"),
+    )  # fmt: skip
     layer: str | None = layer_parameter()
     random_state: Seed = seed_parameter()
 
@@ -250,6 +255,8 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
         m = self.dimension
         with one_blas_thread():
             Y = X @ self.basis_
+            if self.side == "whiten":
+                Y /= self.eigenvalues_
             S = Y.T @ Y / len(Y)
             A, s = np.diag(self.eigenvalues_), self.noise_variance_
             root = np.sqrt(self.eigenvalues_)

@@ -20,7 +20,7 @@ from distmom.blas import one_blas_thread
 from distmom.engine import merge
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import Whitening
-from distmom.linalg.search import SEARCHES, Found, WhitenedMoments, search
+from distmom.linalg.search import SEARCHES, SIDES, Found, WhitenedMoments, conditioned, search, whitens
 from distmom.models.topics.base import TopicEstimator
 from distmom.models.topics.kept import KeptState, TopicMoments
 from distmom.moments.dirichlet import corrected_slices
@@ -111,8 +111,15 @@ class TopicSearch(TopicEstimator):
         "-norm find the multiple of the side information in other ways, and cancellation-pair uses it in place of "
         "the second moment. fast-tpm runs the tensor power method "
         "once, from the side information. tpm (power method with restarts and deflation) and joint (joint "
-        "diagonalisation) find all topics once for all searches, and return the preferred topic.",
+        "diagonalisation) find all topics once for all searches, and return the preferred topic, as does random, "
+        "which takes the eigenvectors of the third moment along one random vector.",
         default="whitening", choices=tuple(SEARCHES),
+    )  # fmt: skip
+    side: str = parameter(
+        "Project words and documents onto the span of the topics (project), or multiply them by the inverse of "
+        "the second moment (whiten), so that topics need not have equal norms. auto whitens documents, and takes "
+        "words as they are.",
+        default="auto", choices=SIDES,
     )  # fmt: skip
 
     def fit(self, X: Any, y: Any = None) -> TopicSearch:
@@ -222,8 +229,7 @@ class TopicSearch(TopicEstimator):
         if (words is None) == (documents is None):
             raise UsageError("search: specify either words or documents")
         with one_blas_thread():
-            along = self._of_words(words) if words is not None else self._of_documents(documents)
-            return self._search(along, force)
+            return self._search(self._along(words, documents), force)
 
     def search_all(self, targets: Sequence[Any], *, force: bool = False) -> list[FoundTopic]:
         """Find a topic for each of several targets, with the results of separate calls of `search`.
@@ -251,11 +257,21 @@ class TopicSearch(TopicEstimator):
             for i, target in enumerate(targets):
                 try:
                     of_documents = getattr(target, "ndim", 1) == 2
-                    along = self._of_documents(target) if of_documents else self._of_words(target)
+                    along = self._along(None, target) if of_documents else self._along(target, None)
                     found.append(self._search(along, force))
                 except (UsageError, NumericalError) as error:
                     raise type(error)(f"target {i}: {error}") from error
         return found
+
+    def _along(self, words: Sequence[str | int] | None, documents: Any) -> np.ndarray:
+        """Return side information, projected or whitened, in the basis."""
+        labelled = words is None
+        numbers, values = self._of_documents(documents) if words is None else self._of_words(words)
+        if not whitens(self.side, labelled):
+            # Topics are scaled in the basis, so what they are multiplied by is divided by the scale.
+            values = values / self._scale[numbers, 0] ** 2
+        along = np.asarray(values @ self._stored[numbers])
+        return conditioned(self.whitened_.white, along, self.side, labelled=labelled)
 
     def _search(self, along: np.ndarray, force: bool) -> FoundTopic:
         """Search for a vector in the basis."""
@@ -272,11 +288,11 @@ class TopicSearch(TopicEstimator):
             )
         return topic
 
-    def _of_words(self, words: Sequence[str | int]) -> np.ndarray:
-        """Return the coordinates of a sum of words."""
+    def _of_words(self, words: Sequence[str | int]) -> tuple[Any, np.ndarray]:
+        """Return the numbers of words in the moments, and how often each counts."""
         if isinstance(words, str):
             raise UsageError(f"search: expected a list of words, got the word {words!r}")
-        along = np.zeros(self._stored.shape[1])
+        numbers = []
         if len(words) == 0:
             raise UsageError("search: no word was given")
         for word in words:
@@ -289,24 +305,17 @@ class TopicSearch(TopicEstimator):
                     f"search: {word!r} is left out of the moments, as too few or too many documents contain it: "
                     "change min_df or max_df"
                 )
-            # Topics are scaled in the basis, so words are divided by the scale.
-            along += self._stored[number] / self._scale[number] ** 2
-        return along
+            numbers.append(number)
+        return numbers, np.ones(len(numbers))
 
-    def _of_documents(self, documents: Any) -> np.ndarray:
-        """Return the coordinates of ``A^+ f`` for the mean word frequencies f of some documents.
-
-        For ``f = sum c_i mu_i`` its product with topic i is ``c_i / p_i``, whatever the norms of the topics.
-        """
+    def _of_documents(self, documents: Any) -> tuple[Any, np.ndarray]:
+        """Return the mean frequencies in some documents of all words of the moments."""
         block = self._block(documents, 1).words
         length = np.asarray(block.sum(axis=1)).ravel()
         if not (length > 0).any():
             raise UsageError("search: the documents have no words")
         frequency = np.asarray(block.T @ (1.0 / np.maximum(length, 1))) / (length > 0).sum()
-        seen = self._numbers >= 0
-        projected = self._stored.T @ frequency[seen]
-        W = self.whitened_.white.W
-        return np.asarray(W @ (W.T @ projected))
+        return slice(None), frequency[self._numbers >= 0]
 
     def _topic(self, found: Found, noise: float) -> FoundTopic:
         values = (self._stored @ found.component) / self._scale[:, 0] ** 2
