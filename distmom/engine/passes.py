@@ -61,6 +61,13 @@ class Selection:
         held = (key >= low) & (key < high)
         return held if self.heldout else ~held
 
+    def positions(self, first: int, n_documents: int) -> np.ndarray:
+        """Return the positions of the next selected documents from ``first`` on, an int array."""
+        size = n_documents
+        while (chosen := np.flatnonzero(self.mask(first, size))).size < n_documents:
+            size *= 2
+        return first + chosen[:n_documents]
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -116,6 +123,12 @@ class Pass:
     def slab(self) -> slice:
         """The slab of features as a slice with both ends."""
         return self.features if self.features is not None else slice(0, self.n_features)
+
+    def positions(self, block: Any) -> np.ndarray:
+        """Return the positions in the corpus of the units of a block."""
+        if self.selection is None:
+            return np.arange(block.first, block.first + block.n_documents)
+        return self.selection.positions(block.first, block.n_documents)
 
     def for_columns(self, index: int, columns: tuple[slice, ...]) -> Pass:
         """Return the pass restricted to one of the slabs of columns."""

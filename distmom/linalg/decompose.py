@@ -37,6 +37,7 @@ def decompose(
     *,
     random_state: int = 0,
     initial: ArrayLike | None = None,
+    starts: ArrayLike | None = None,
     **options: Any,
 ) -> Decomposition:
     """Decompose a symmetric tensor into k components.
@@ -73,6 +74,10 @@ def decompose(
     initial : array_like of shape (k, k), optional
         Columns near the components, such as those of a similar tensor, from which "joint" takes its polar steps.
         By default, and with other methods, components are found without.
+    starts : array_like of shape (k, m), optional
+        Columns some of which may be near a component, such as whitened rows of data, from which "power" and
+        "power-stop" take up to half of their initial vectors (section 5.2). Columns of zeros are left out. By
+        default all are random.
     **options
         Options of the method, listed above with their defaults.
 
@@ -83,7 +88,8 @@ def decompose(
     Raises
     ------
     UsageError
-        If the method or an option is unknown, an option is out of range, or T is not a symmetric cube.
+        If the method or an option is unknown, an option is out of range, ``starts`` are given for another method,
+        or T is not a symmetric cube.
     NumericalError
         If T is zero or not finite.
 
@@ -99,6 +105,8 @@ def decompose(
         )
     run, defaults = _METHODS[method]
     settings = _settings(method, defaults, options)
+    if starts is not None and method not in STARTED:
+        raise UsageError(f"starts: an option of the methods {', '.join(STARTED)}, not of {method!r}")
     with one_blas_thread():
         cube = as_symmetric(T)
         norm = frobenius(cube)
@@ -108,6 +116,8 @@ def decompose(
         if initial is not None and method == "joint":
             found = _refined(cube / norm, _checked_basis(initial, len(cube)), [], True, settings)
         else:
+            if starts is not None:
+                settings = {**settings, "starts": _checked_starts(starts, len(cube))}
             found = run(cube / norm, np.random.default_rng(random_state), settings)
         return _describe(cube, norm, found, method)
 
@@ -171,6 +181,15 @@ def _checked_basis(initial: ArrayLike, k: int) -> Array:
     return V
 
 
+def _checked_starts(starts: ArrayLike, k: int) -> Array:
+    """Check initial vectors, and return those that are not zero with unit norm."""
+    U = np.asarray(starts, np.float64)
+    if U.ndim != 2 or len(U) != k or not np.isfinite(U).all():
+        raise UsageError(f"starts: expected finite columns of {k} numbers, got an array of shape {U.shape}")
+    norms = np.linalg.norm(U, axis=0)
+    return np.asarray(U[:, norms > 0.0] / norms[norms > 0.0])
+
+
 def _polar_steps(T: Array, V: Array, max_steps: int) -> tuple[Array, list[float], bool]:
     """Maximise the sum of squared eigenvalues over orthonormal bases, by polar steps.
 
@@ -205,7 +224,7 @@ def _polar_steps(T: Array, V: Array, max_steps: int) -> tuple[Array, list[float]
 def _power(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> Found:
     """Run Algorithm 1."""
     values, V, history, converged = power_deflation(
-        T, rng, n_restarts=settings["n_restarts"], n_iter=settings["n_iter"]
+        T, rng, n_restarts=settings["n_restarts"], n_iter=settings["n_iter"], starts=settings.get("starts")
     )
     return _orthogonalised(values, V, history, converged, orthogonalise=settings["orthogonalise"])
 
@@ -213,7 +232,11 @@ def _power(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> F
 def _power_stop(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> Found:
     """Run Algorithm 2."""
     values, V, history, converged = power_stopping(
-        T, rng, max_restarts=settings["max_restarts"], n_iter=settings["n_iter"]
+        T,
+        rng,
+        max_restarts=settings["max_restarts"],
+        n_iter=settings["n_iter"],
+        starts=settings.get("starts"),
     )
     return _orthogonalised(values, V, history, converged, orthogonalise=settings["orthogonalise"])
 
@@ -274,3 +297,5 @@ _METHODS: dict[
 }
 
 METHODS = tuple(_METHODS)
+#: methods that take initial vectors, ``starts``
+STARTED = ("power", "power-stop")

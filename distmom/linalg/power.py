@@ -123,10 +123,23 @@ def iterate(cube: PackedCube, U: Array, n_iter: int, tol: float) -> Array:
     return U
 
 
+def nearest_starts(cube: PackedCube, starts: Array | None, n: int) -> Array:
+    """Return at most n of some unit columns, (k, n): those of largest ``T(u, u, u)``, in descending order."""
+    if starts is None:
+        return np.empty((cube.k, 0))
+    order = np.argsort(-cube.cubic_form(starts), kind="stable")
+    return starts[:, order[:n]]
+
+
 def power_deflation(
-    T: Array, rng: np.random.Generator, *, n_restarts: int | None = None, n_iter: int = 25
+    T: Array,
+    rng: np.random.Generator,
+    *,
+    n_restarts: int | None = None,
+    n_iter: int = 25,
+    starts: Array | None = None,
 ) -> tuple[Array, Array, History, bool]:
-    """Estimate the components one by one, each from the best of many random vectors (Algorithm 1).
+    """Estimate the components one by one, each from the best of many initial vectors (Algorithm 1).
 
     Parameters
     ----------
@@ -134,9 +147,12 @@ def power_deflation(
         Symmetric.
     rng : numpy.random.Generator
     n_restarts : int, optional
-        Number of random vectors per component, all updated in one matrix product; ``max(10, 2 k)`` by default.
+        Number of initial vectors per component, all updated in one matrix product; ``max(10, 2 k)`` by default.
     n_iter : int, default=25
         Number of updates of every vector, and of further updates of the best one.
+    starts : ndarray of shape (k, m), float64, optional
+        Unit columns that may be near components (section 5.2). Those of the largest ``T(u, u, u)`` are at most
+        half of the initial vectors of a component, rounded up; the others are random, as all are by default.
 
     Returns
     -------
@@ -156,9 +172,10 @@ def power_deflation(
     vectors = np.empty((k, k))
     converged = True
     for component in range(k):
-        starts = rng.standard_normal((k, n_starts))
-        starts /= np.linalg.norm(starts, axis=0)
-        ends = iterate(cube, starts, n_iter, _SETTLED)
+        given = nearest_starts(cube, starts, (n_starts + 1) // 2)
+        drawn = rng.standard_normal((k, n_starts - given.shape[1]))
+        drawn /= np.linalg.norm(drawn, axis=0)
+        ends = iterate(cube, np.hstack([given, drawn]), n_iter, _SETTLED)
         winner = int(cube.cubic_form(ends).argmax())
         eigenvalue, u, fixed = climb(cube, ends[:, winner], n_iter)
         converged &= fixed
@@ -169,11 +186,16 @@ def power_deflation(
 
 
 def power_stopping(
-    T: Array, rng: np.random.Generator, *, max_restarts: int = 100, n_iter: int = 25
+    T: Array,
+    rng: np.random.Generator,
+    *,
+    max_restarts: int = 100,
+    n_iter: int = 25,
+    starts: Array | None = None,
 ) -> tuple[Array, Array, History, bool]:
     """Estimate the components one by one, each from the first vector that meets a condition (Algorithm 2).
 
-    A random vector, after its updates, is accepted if
+    An initial vector, after its updates, is accepted if
     ``T(u, u, u) >= max(||T||_F / (2 sqrt(r)), ||T(I, I, u)||_F / 1.05)`` with r the number of remaining
     components. The second bound rejects every mixture of two or more components, for which the ratio is at
     most 1 / sqrt(2).
@@ -184,16 +206,18 @@ def power_stopping(
         Symmetric.
     rng : numpy.random.Generator
     max_restarts : int, default=100
-        Maximum number of random vectors per component, after which the best one is used.
+        Maximum number of initial vectors per component, after which the best one is used.
     n_iter : int, default=25
         Number of updates of every vector, and of further updates of the accepted one.
+    starts : ndarray of shape (k, m), float64, optional
+        As in `power_deflation`: at most half of ``max_restarts``, before random vectors.
 
     Returns
     -------
     eigenvalues, eigenvectors, converged
         As in `power_deflation`; ``converged`` also requires that every component was accepted.
     history : list of (str, float)
-        The number of random vectors used for each component.
+        The number of initial vectors used for each component.
     """
     k = T.shape[0]
     cube = PackedCube(T)
@@ -205,10 +229,12 @@ def power_stopping(
         # Section 5.2 prints sqrt(2 r) in the bound; Algorithm 2 and Lemma C.1 with beta = 1/2 give 2 sqrt(r).
         bound = cube.norm() / (2.0 * math.sqrt(k - component))
         best, best_value, accepted = np.zeros(k), -math.inf, False
+        given = nearest_starts(cube, starts, (max_restarts + 1) // 2)
         n_starts = 0
         while n_starts < max_restarts and not accepted:
             n_starts += 1
-            start = rng.standard_normal((k, 1))
+            fits = n_starts <= given.shape[1]
+            start = given[:, [n_starts - 1]] if fits else rng.standard_normal((k, 1))
             end = iterate(cube, start / np.linalg.norm(start), n_iter, _SETTLED)
             value = float(cube.cubic_form(end)[0])
             accepted = value > 0 and value >= max(bound, cube.slice_norm(end[:, 0]) / 1.05)

@@ -25,6 +25,8 @@ class SmallMoments:
         Relative differences between the moments of orders two ("2") and three ("3"), summed over all words at one
         position, and those of the order below (see `sum_rules`). Empty (default) where a document does not
         weigh the same in every order.
+    rows : ndarray of shape (m, r) or None
+        A few documents in the basis, zero for those with too few words; None (default) if none were kept.
     """
 
     m1: np.ndarray
@@ -32,6 +34,7 @@ class SmallMoments:
     m3: np.ndarray | None
     lengths: dict[str, float] = field(default_factory=dict)
     sum_rules: dict[str, float] = field(default_factory=dict)
+    rows: np.ndarray | None = None
 
     def within(self, W: np.ndarray) -> SmallMoments:
         """Return the moments in the coordinates ``W'y``, for W of shape (r, k)."""

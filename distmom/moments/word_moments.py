@@ -59,7 +59,8 @@ def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> Sma
         "mean_length2_labels": n2m / scale,
     }
     rules = sum_rules(sums, kind)
-    return SmallMoments(np.asarray(sums["m1"]) / mass1, (m2 + m2.T) / (2 * mass2), m3, lengths, rules)
+    rows = np.array(sums["rows"]) if "rows" in sums else None
+    return SmallMoments(np.asarray(sums["m1"]) / mass1, (m2 + m2.T) / (2 * mass2), m3, lengths, rules, rows)
 
 
 def sum_rules(sums: Sums, kind: MomentKind) -> dict[str, float]:

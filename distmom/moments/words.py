@@ -94,12 +94,15 @@ class WordMomentsPass(Pass):
         Add up the first moment of every word too.
     half : bool, default False
         Add up ``M2 Q``, the second moment with one side in the basis, too.
+    kept : tuple of int, default ()
+        Positions of documents in the corpus, ascending, whose rows in the basis are kept.
 
     Notes
     -----
     Sums: ``m1`` (r,), ``m2`` (r, r), ``mass`` (3,), ``lengths`` (6,): documents, documents with at least three
     words, and the sums of n, n^2, n^3, n^2 m; with the third moment ``m3`` (r, r, r) by blocks; with the mean
-    ``mean`` (n_words,), of mass ``mass[0]``; with half ``half`` (n_words, r), of mass ``mass[1]``. With distinct
+    ``mean`` (n_words,), of mass ``mass[0]``; with half ``half`` (n_words, r), of mass ``mass[1]``; with kept
+    documents ``rows`` (n_kept, r), zero for documents of fewer than three words. With distinct
     positions also what `word_moments` needs to take the repeated positions out: ``pair_mass`` (n_words,), and for
     the third moment ``pair_rows`` (n_words, r) and ``triple_mass`` (n_words,). For `sum_rules`, where documents
     need as many positions as the highest order, also ``rule2`` and ``rule3`` (r,): ``sum rho2 (n - 1) z`` and
@@ -114,6 +117,7 @@ class WordMomentsPass(Pass):
     third: bool = True
     mean: bool = False
     half: bool = False
+    kept: tuple[int, ...] = ()
 
     # A sum of r^3 numbers is read and written once per block.
     block_rows = 8192
@@ -158,6 +162,8 @@ class WordMomentsPass(Pass):
             specs["mean"] = SumSpec((self.n_features,), by_feature=True)
         if self.half:
             specs["half"] = SumSpec((self.n_features, r), by_feature=True)
+        if self.kept:
+            specs["rows"] = SumSpec((len(self.kept), r))
         if self.kind.distinct:
             specs["pair_mass"] = SumSpec((self.n_features,), by_feature=True)
         if self.kind.distinct and self.third:
@@ -186,6 +192,11 @@ class WordMomentsPass(Pass):
                 sums["rule3"] += (weights.rho3 * (n - 2.0) * wide.sum(axis=1)) @ wide
         if self.mean:
             column_sums(words.indptr, words.indices, values, weights.rho1, sums["mean"], self.slab.start)
+        if self.kept:
+            # Every document is in one block only, so that a sum over blocks and shards is the row itself.
+            _, slots, own_rows = np.intersect1d(self.kept, self.positions(block), return_indices=True)
+            long = n[own_rows] >= 3
+            sums["rows"][slots[long]] += wide[own_rows[long]]
         if self.half:
             weighted = wide * weights.rho2[:, None]
             scatter(words.indptr, words.indices, values, weighted, sums["half"], self.slab.start)

@@ -67,6 +67,9 @@ class CoreSettings:
         Find fewer components where the second moment carries fewer, instead of raising an error.
     decompose_on : {"scheduler", "client"}, default "scheduler"
         Where the small moments are decomposed.
+    kept : tuple of int, default ()
+        Positions, ascending, of documents whose whitened rows are initial vectors of ``decomposition="power"`` or
+        "power-stop".
     """
 
     n_states: int
@@ -81,6 +84,7 @@ class CoreSettings:
     single_precision: bool = True
     lower: bool = False
     decompose_on: str = "scheduler"
+    kept: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         choices = (*THIRD_MOMENTS, "none")
@@ -240,14 +244,24 @@ def decompose_moments(
         initial = None
         if near is not None and near.V.shape == tensor.shape[:2]:
             initial = white.W.T @ (near.B @ near.V)
-        found = decompose(tensor, settings.decomposition, random_state=settings.seed, initial=initial)
+        found = decompose(
+            tensor, settings.decomposition, random_state=settings.seed, initial=initial,
+            starts=None if moments.rows is None else (moments.rows @ white.W).T,
+        )  # fmt: skip
         robust = robust_components(tensor, found.eigenvectors)
     how = {
         "third_moment": "full",
         "decomposition": settings.decomposition,
         "n_robust": int(robust.sum()),
+        **_starts_of(found),
     }
     return _core(moments, white, found, how)
+
+
+def _starts_of(found: Decomposition) -> dict[str, Any]:
+    """Return the numbers of initial vectors that the components took, where the method counts them."""
+    n_starts = [int(value) for name, value in found.history if name == "starts"]
+    return {"n_starts": n_starts} if n_starts else {}
 
 
 def moments_and_whitening(

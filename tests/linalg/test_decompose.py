@@ -283,6 +283,23 @@ def test_stopping_condition_draws_until_a_vector_is_accepted():
     assert decompose(T, "power-stop", max_restarts=1, n_iter=1).converged is False
 
 
+def test_given_vectors_near_components_are_accepted_sooner_than_random_ones():
+    k = 20
+    T, lam, V = orthogonal_tensor(k, 1.0, 1.0)
+    rng = np.random.default_rng(1)
+    near = V + 0.05 * rng.standard_normal((k, k))
+    # Columns of zeros are documents that were left out.
+    starts = np.hstack([np.zeros((k, 2)), near[:, ::-1], rng.standard_normal((k, 5))])
+    given = decompose(T, "power-stop", starts=starts, n_iter=2)
+    random = decompose(T, "power-stop", n_iter=2)
+    assert [value for _, value in given.history] == [1.0] * k
+    assert np.mean([value for _, value in random.history]) > 5.0
+    for method, options in (("power", {"n_restarts": 1}), ("power", {}), ("power-stop", {})):
+        values, vectors = aligned(decompose(T, method, starts=starts, **options), V)
+        np.testing.assert_allclose(values, lam, atol=1e-12)
+        np.testing.assert_allclose(vectors, V, atol=1e-12)
+
+
 def test_packed_tensor_agrees_with_the_cube():
     rng = np.random.default_rng(8)
     T = symmetrise(rng.standard_normal((5, 5, 5)))
@@ -439,6 +456,16 @@ def test_polar_factor_is_the_nearest_orthonormal_matrix():
         (lambda: decompose_slices(np.ones((2, 3, 1)), np.ones((3, 1))), UsageError, "do not match"),
         (lambda: decompose_slices(np.zeros((2, 2, 2)), np.eye(2)), NumericalError, "are zero"),
         (lambda: decompose_slices(np.full((2, 2, 2), np.nan), np.eye(2)), NumericalError, "not finite"),
+        (
+            lambda: decompose(np.ones((2, 2, 2)), "joint", starts=np.eye(2)),
+            UsageError,
+            "starts: an option of the methods power, power-stop, not of 'joint'",
+        ),
+        (
+            lambda: decompose(np.ones((2, 2, 2)), "power", starts=np.eye(3)),
+            UsageError,
+            r"starts: expected finite columns of 2 numbers, got an array of shape \(3, 3\)",
+        ),
         (lambda: decompose_slices(np.ones((2, 2, 2)), np.ones((2, 2))), UsageError, "must be orthonormal"),
         (
             lambda: decompose_slices(np.arange(8.0).reshape(2, 2, 2), np.eye(2)),

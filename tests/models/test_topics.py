@@ -74,6 +74,48 @@ def test_exact_population_gives_back_topics_and_dirichlet_parameters(decompositi
     assert max(model.diagnostics_["sum_rules"].values()) < 1e-10
 
 
+@pytest.mark.parametrize("decomposition", ["power", "power-stop"])
+def test_documents_as_initial_vectors_give_back_an_exact_population(decomposition):
+    population = tiny()
+    options = {"alpha0": 1.6, "n_oversamples": 3, "decomposition": decomposition}
+    model = pure(3, starts="documents", **options).fit_corpus(population_corpus(population))
+    distance, order = matched_topics(model.components_, population.topics.T)
+    assert distance < 1e-10
+    assert_allclose(model.weights_[order], population.alpha / 1.6, atol=1e-10)
+    assert ("n_starts" in model.diagnostics_) == (decomposition == "power-stop")
+
+
+def test_documents_as_initial_vectors_are_accepted_no_later_than_random_ones_and_for_any_cut():
+    population = TopicPopulation(
+        np.full(20, 0.02), np.random.default_rng(0).dirichlet(np.full(200, 0.05), 20).T
+    )
+    counts, _ = population.sample(4000, 60, seed=1)
+    options = {"alpha0": 0.4, "decomposition": "power-stop", "random_state": 0}
+    models = {
+        (starts, cut): pure(20, starts=starts, **options).fit_corpus(
+            MemoryCorpus(counts, shard_documents=cut)
+        )
+        for starts, cut in (("random", 4000), ("documents", 4000), ("documents", 700))
+    }
+    given, other = models["documents", 4000], models["documents", 700]
+    assert_allclose(given.components_, other.components_, atol=1e-8)
+    assert given.diagnostics_["n_starts"] == other.diagnostics_["n_starts"]
+    assert sum(given.diagnostics_["n_starts"]) <= sum(models["random", 4000].diagnostics_["n_starts"])
+    assert given.diagnostics_["residual"] == pytest.approx(
+        models["random", 4000].diagnostics_["residual"], rel=0.01
+    )
+
+
+def test_documents_as_initial_vectors_need_a_power_method_and_documents():
+    X = np.random.default_rng(0).poisson(1.0, (50, 8))
+    for options in ({}, {"decomposition": "power", "init": "anchors"}):
+        with pytest.raises(UsageError, match="starts='documents' is for decomposition=power or power-stop"):
+            SpectralLDA(2, starts="documents", **options).fit(X)
+    kept = TopicMoments(2, min_df=0.0, max_df=1.0).fit(X)
+    with pytest.raises(UsageError, match="starts: expected 'random', got 'documents'; kept moments"):
+        pure(2, alpha0=1.0, starts="documents", decomposition="power").fit_moments(kept)
+
+
 def test_moments_of_some_words_are_exact_too():
     """Lengths count all words: the moments of the others are a block of the whole."""
     population = tiny(d=7)

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from distmom.corpus import MemoryCorpus
 from distmom.engine import StoredColumns, Sums, TallResult, TallSum, merge, open_engine, plan_pass
 from distmom.engine.connections import open_executor
+from distmom.engine.passes import Selection
 from distmom.engine.tall import FREQUENT, frequent_rows
 from distmom.errors import InputError, UsageError
 from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
@@ -323,6 +324,28 @@ def test_slabs_of_the_vocabulary_give_the_same_bits():
             found.append({k: v.copy() for k, v in engine.run(pass_).sums.items()})
     for name, value in found[0].items():
         assert value.tobytes() == found[1][name].tobytes(), name
+
+
+@pytest.mark.parametrize("selection", [None, Selection(0.3, heldout=True), Selection(0.3, heldout=False)])
+def test_kept_documents_are_their_rows_for_any_cut(selection):
+    rng = np.random.default_rng(0)
+    X = rng.poisson(0.5, (80, 30))
+    X[3], X[41, 2:] = 0, 0
+    basis, kept = rng.standard_normal((30, 4)), (0, 3, 17, 40, 41, 42, 79)
+    expected = X[list(kept)] @ basis
+    left_out = X[list(kept)].sum(axis=1) < 3
+    if selection is not None:
+        left_out |= ~selection.mask(0, 80)[list(kept)]
+    assert 0 < left_out.sum() < len(kept)
+    expected[left_out] = 0.0
+    pass_ = WordMomentsPass(30, selection, kind=MomentKind("distinct", binary=False), basis=basis, rank=4, kept=kept)
+    found = []
+    for shard_documents in (80, 33, 7):
+        with open_engine(MemoryCorpus(X, shard_documents=shard_documents)) as engine:
+            found.append(np.array(engine.run(pass_).sums["rows"]))
+    assert_allclose(found[0], expected, atol=1e-12)
+    for other in found[1:]:
+        assert_array_equal(other, found[0])
 
 
 def test_unknown_kinds_are_refused():

@@ -149,7 +149,8 @@ def fit_moments(
 ) -> CommittedMoments:
     """Run the passes for the moments of the selected documents, in a basis for the documents ``of_basis``."""
     basis = fit_basis(run, settings, words, of_basis)
-    found = run.scan(replace(moment_passes(settings, words, basis, selection)[0], mean=True))
+    pass_ = moment_passes(settings, words, basis, selection)[0]
+    found = run.scan(replace(pass_, mean=True, kept=settings.kept))
     run.rows(_warn_of_short_documents, settings, found, out=None)
     return CommittedMoments(settings, words, basis, (found.directory,), selection)
 
@@ -167,5 +168,5 @@ def _warn_of_short_documents(engine: Engine, settings: CoreSettings, found: Pass
 def extend_moments(run: Run, moments: CommittedMoments, added: Selection) -> CommittedMoments:
     """Add the sums of the documents that were held out, in the same basis; the result is of all documents."""
     pass_ = moment_passes(moments.settings, moments.words, moments.basis, added)[0]
-    directory = run.scan(replace(pass_, mean=True)).directory
+    directory = run.scan(replace(pass_, mean=True, kept=moments.settings.kept)).directory
     return replace(moments, directories=(*moments.directories, directory), selection=None)

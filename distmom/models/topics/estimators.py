@@ -108,6 +108,7 @@ class AnchorTopics(TopicModel):
     alpha0: float | str = fixed(0.0)
     background: bool = fixed(False)
     decomposition: str = fixed("joint")
+    starts: str = fixed("random")
     decompose_on: str = fixed("client")
 
 
@@ -143,6 +144,7 @@ class IndependentTopics(TopicModel):
     init: str = fixed("factors")
     alpha0: float | str = fixed(0.0)
     background: bool = fixed(False)
+    starts: str = fixed("random")
     weighting: str = fixed("counts")
     max_count: int | None = fixed(None)
 

@@ -16,6 +16,7 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
+from distmom.linalg.decompose import STARTED
 from distmom.models.topics.committed import CommittedMoments, extend_moments, fit_moments, moment_words
 from distmom.models.topics.fitted import FittedTopics, TopicState
 from distmom.models.topics.initial import Initial, initials, word_shares
@@ -47,6 +48,8 @@ N_ALPHA = 2
 LONG_DOCUMENT = 100
 #: passes of refinement with ``n_refine="auto"``, and with "cvb" of short documents
 N_REFINE, N_SHORT = 4, 2
+#: number of documents per topic among which initial vectors of the power method are chosen
+KEPT_PER_TOPIC = 10
 #: folds of the documents in refinement, used where there are fewer than `ENOUGH_POSITIONS` positions per
 #: parameter (the probability of a word in a topic) and at most `MOST_FREE` parameters; with two folds each
 #: would depend on the other alone
@@ -97,6 +100,10 @@ class TopicModel(FittedTopics):
     decomposition: str = parameter(
         "Method that decomposes the third moment.", default="joint", choices=tuple(METHODS)
     )
+    starts: str = parameter(
+        "Initial vectors of decomposition=power and power-stop: random, or first of all those of some documents "
+        "(documents), which may have a single topic.", default="random", choices=("random", "documents"),
+    )  # fmt: skip
     decompose_on: str = place_parameter()
     #: orders of the moments that find topics with independent amounts; only `IndependentTopics` has a choice
     orders: str = fixed("3")
@@ -135,6 +142,11 @@ class TopicModel(FittedTopics):
         least = 1 + int(self.background)
         if not isinstance(self.n_components, str) and self.n_components < least:
             raise UsageError(f"n_components: expected at least {least}, got {self.n_components}")
+        if self.starts != "random" and (self.decomposition not in STARTED or self.init == "anchors"):
+            raise UsageError(
+                f"starts={self.starts!r} is for decomposition={' or '.join(STARTED)} of the tensor, got "
+                f"decomposition={self.decomposition!r} and init={self.init!r}"
+            )
         if self.background and not self.n_refine:
             raise UsageError(
                 "background: expected n_refine of at least 1, as refinement estimates its share, got 0"
@@ -181,6 +193,14 @@ class TopicModel(FittedTopics):
             return min(MOST_COMPONENTS, corpus.n_words) + int(self.background)
         return self.n_components
 
+    def kept_documents(self, corpus: Corpus | MemoryCorpus) -> tuple[int, ...]:
+        """Return the positions of the documents that are initial vectors of the power method, ascending."""
+        if self.starts == "random":
+            return ()
+        n = min(corpus.n_documents, KEPT_PER_TOPIC * self.most_components(corpus))
+        drawn = np.random.default_rng(self._seed).choice(corpus.n_documents, n, replace=False, shuffle=False)
+        return tuple(int(position) for position in np.sort(drawn))
+
     def core_settings(self, n_components: int) -> CoreSettings:
         """Return the settings for ``n_components`` topics, including the background topic."""
         k = n_components - int(self.background)
@@ -207,7 +227,8 @@ class TopicModel(FittedTopics):
         # The basis must not see the held-out documents where initial topics are compared: it would favour topics
         # that fit their noise. The choice of the Dirichlet parameters is not affected.
         of_basis = rest if len(trials) > 1 else None
-        moments = fit_moments(run, self.core_settings(most), words, rest, of_basis)
+        settings = replace(self.core_settings(most), kept=self.kept_documents(corpus))
+        moments = fit_moments(run, settings, words, rest, of_basis)
         chosen = None
         if held is not None:
             tried = initials(run, moments, numbers, trials, self.background, self.orders, self.loss)
@@ -359,6 +380,8 @@ class TopicModel(FittedTopics):
             wrong = f"n_refine: expected 0, got {self.n_refine!r}"
         elif self.background:
             wrong = "background: expected False, as only refinement estimates its share"
+        elif self.starts != "random":
+            wrong = f"starts: expected 'random', got {self.starts!r}"
         elif self.init == "factors":
             wrong = "independent topics need other moments than those kept"
         if wrong is not None:
