@@ -29,10 +29,12 @@ CHARTS = {
     "gaussian": 0,
     "hmm": 0,
     "ica": 0,
+    "model": 1,
     "multiview": 0,
     "network": 1,
     "product": 0,
     "search": 0,
+    "topics": 1,
     "trees": 0,
 }
 

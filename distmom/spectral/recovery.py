@@ -7,8 +7,8 @@ without forming it; its masses, its normalised columns or all of its rows are co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -134,6 +134,21 @@ class Recovery:
         zero = np.zeros(self.width)
         return Masses(found.get("positive", zero), found.get("negative", zero))
 
+    def largest(self, n: int) -> Recovery:
+        """Return the matrix with all but the n largest entries of every column set to zero.
+
+        Negative entries are zero in any case, and all entries that equal the n-th largest are kept.
+        """
+        best = np.zeros((n + 1, self.width))
+        with one_blas_thread():
+            for _, matrix in self._slabs():
+                both = np.concatenate([best, matrix])
+                best = np.partition(both, len(matrix), axis=0)[len(matrix) :]
+        release_maps()
+        # Between two entries, as a product of other rows at a time may round the n-th one otherwise.
+        least = np.partition(best, 1, axis=0)[:2].mean(axis=0)
+        return replace(self, rows_of=_from, arguments=(self.rows_of, least, self.arguments))
+
     def distributions(self, engine: Engine, dtype: str) -> tuple[StoredColumns, Masses]:
         """Clip negative entries, normalise columns to sum to one, and store them; also return their masses.
 
@@ -151,12 +166,17 @@ class Recovery:
         """Return the matrix in memory, float64; the inputs are read slab by slab."""
         matrix = np.empty((self.n_rows, self.width))
         with one_blas_thread():
-            for start in range(0, self.n_rows, SLAB_ROWS):
-                part = slice(start, min(start + SLAB_ROWS, self.n_rows))
-                slabs = [read_rows(item, part) for item in self.inputs]
-                matrix[part] = self.rows_of(*slabs, *self.arguments)
+            for part, rows in self._slabs():
+                matrix[part] = rows
         release_maps()
         return matrix
+
+    def _slabs(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield slabs of rows of the matrix."""
+        for start in range(0, self.n_rows, SLAB_ROWS):
+            part = slice(start, min(start + SLAB_ROWS, self.n_rows))
+            slabs = [read_rows(item, part) for item in self.inputs]
+            yield part, self.rows_of(*slabs, *self.arguments)
 
 
 def product(basis: StoredColumns, n_rows: int, coefficients: np.ndarray) -> Recovery:
@@ -171,6 +191,13 @@ def tall_sum(tall: Partials) -> Recovery:
 
 def _product(q: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
     return np.asarray(np.asarray(q, np.float64) @ coefficients)
+
+
+def _from(*arguments: Any) -> np.ndarray:
+    """Return rows whose entries below the least of their column, which is not negative, are zero."""
+    *slabs, rows_of, least, rest = arguments
+    matrix = rows_of(*slabs, *rest)
+    return np.where(matrix >= least, np.maximum(matrix, 0.0), 0.0)
 
 
 def _same(matrix: np.ndarray) -> np.ndarray:

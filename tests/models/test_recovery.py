@@ -48,3 +48,19 @@ def test_sums_follow_the_pieces_and_columns_are_stored_in_slabs(piece_rows):
         assert [part.load().shape[1] for part in stored["size"].parts] == [3, 2]
         assert_array_equal(to_columns(stored["size"]), 2.0 * np.abs(matrix))
         assert_array_equal(to_columns(stored["row"]), matrix[:, :1])
+
+
+def test_the_largest_entries_of_columns_are_kept_in_all_slabs(monkeypatch):
+    rng = np.random.default_rng(2)
+    matrix = rng.standard_normal((50, 3))
+    # The last column has fewer positive entries than are kept.
+    matrix[4:, 2] = -1.0
+    monkeypatch.setattr("distmom.spectral.recovery.SLAB_ROWS", 7)
+    for n in (1, 6, 50):
+        expected = np.maximum(matrix, 0.0)
+        for column in expected.T:
+            column[np.argsort(-column)[n:]] = 0.0
+        with open_engine(planted_corpus(20, d=10)[2]) as engine:
+            of_matrix = Recovery((matrix,), 50, 3, np.asarray).largest(n)
+            stored, _ = of_matrix.distributions(engine, "float64")
+            assert_allclose(to_columns(stored), expected / expected.sum(axis=0), atol=1e-15)

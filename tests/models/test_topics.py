@@ -116,6 +116,38 @@ def test_documents_as_initial_vectors_need_a_power_method_and_documents():
         pure(2, alpha0=1.0, starts="documents", decomposition="power").fit_moments(kept)
 
 
+@pytest.mark.parametrize("model", [SpectralLDA, IndependentTopics])
+def test_the_largest_entries_of_topics_of_few_words_are_nearer_than_all(model):
+    k, d, n_own = 5, 3000, 40
+    rng = np.random.default_rng(0)
+    topics = np.zeros((d, k))
+    for column in topics.T:
+        column[rng.choice(d, n_own, replace=False)] = rng.dirichlet(np.full(n_own, 2.0))
+    # Gamma distributed amounts, with Dirichlet distributed shares.
+    counts = rng.poisson(rng.gamma(0.2, 60.0, (3000, k)) @ topics.T)
+    options = {"min_df": 0.0, "max_df": 1.0, "n_refine": 0, "random_state": 0}
+    if model is SpectralLDA:
+        options |= {"alpha0": 1.0, "init": "tensor", "max_count": None}
+
+    def fitted(max_words):
+        found = model(k, max_words=max_words, **options).fit(counts)
+        assert_allclose(found.components_.sum(axis=1), 1.0, rtol=1e-5)
+        return found
+
+    whole, largest = fitted(None), fitted(n_own)
+    assert ((largest.components_ > 0.0).sum(axis=1) == n_own).all()
+    # The weights and the share of negative mass are those of all words.
+    assert_array_equal(largest.weights_, whole.weights_)
+    assert largest.diagnostics_["negative_mass"] == whole.diagnostics_["negative_mass"]
+    errors = {
+        name: matched_topics(found.components_, topics.T)[0]
+        for name, found in (("all", whole), ("own", largest))
+    }
+    assert errors["own"] < 0.7 * errors["all"]
+    # As many words as there are leave the topics as they are.
+    assert_array_equal(fitted(d).components_, whole.components_)
+
+
 def test_moments_of_some_words_are_exact_too():
     """Lengths count all words: the moments of the others are a block of the whole."""
     population = tiny(d=7)

@@ -338,7 +338,9 @@ def test_kept_documents_are_their_rows_for_any_cut(selection):
         left_out |= ~selection.mask(0, 80)[list(kept)]
     assert 0 < left_out.sum() < len(kept)
     expected[left_out] = 0.0
-    pass_ = WordMomentsPass(30, selection, kind=MomentKind("distinct", binary=False), basis=basis, rank=4, kept=kept)
+    pass_ = WordMomentsPass(
+        30, selection, kind=MomentKind("distinct", binary=False), basis=basis, rank=4, kept=kept
+    )
     found = []
     for shard_documents in (80, 33, 7):
         with open_engine(MemoryCorpus(X, shard_documents=shard_documents)) as engine:

@@ -109,6 +109,7 @@ class AnchorTopics(TopicModel):
     background: bool = fixed(False)
     decomposition: str = fixed("joint")
     starts: str = fixed("random")
+    max_words: int | None = fixed(None)
     decompose_on: str = fixed("client")
 
 

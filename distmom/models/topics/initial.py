@@ -68,6 +68,7 @@ def initials(
     background: bool,
     orders: str = "3",
     loss: str = "least_squares",
+    max_words: int | None = None,
 ) -> list[Initial]:
     """Return initial topics from committed moments, one set per trial.
 
@@ -90,6 +91,8 @@ def initials(
         Orders of the moments that find independent factors, a name in `distmom.spectral.factors.ORDERS`.
     loss : str, default "least_squares"
         Loss by which words are mixtures of anchor words, a name in `distmom.models.topics.anchors.LOSSES`.
+    max_words : int, optional
+        Number of words that a topic of the third moment keeps; all of positive probability by default.
 
     Returns
     -------
@@ -110,7 +113,7 @@ def initials(
         cores = find_each(run, settings, moments.basis, moments.directories) if settings else []
     k = moments.settings.n_states + int(background)
     out = [Initial.upto(len(numbers), k)] * len(trials)
-    return run.rows(_initials, moments, numbers, trials, cores, background, loss, out=out)
+    return run.rows(_initials, moments, numbers, trials, cores, background, loss, max_words, out=out)
 
 
 def _initials(
@@ -121,13 +124,14 @@ def _initials(
     cores: Sequence[Core | NumericalError],
     background: bool,
     loss: str,
+    max_words: int | None,
 ) -> list[Initial]:
     found: list[Initial] = []
     errors = [core for core in cores if isinstance(core, NumericalError)]
     alpha0s = [alpha0 for alpha0 in trials if alpha0 is not None]
     for alpha0, core in zip(alpha0s, cores, strict=True):
         if not isinstance(core, NumericalError):
-            found.append(_tensor_init(engine, moments, numbers, alpha0, core))
+            found.append(_tensor_init(engine, moments, numbers, alpha0, core, max_words))
     if None in trials:
         try:
             found.append(_anchor_init(engine, moments, numbers, engine.corpus.vocabulary, loss))
@@ -162,7 +166,12 @@ def word_shares(corpus: Corpus | MemoryCorpus) -> np.ndarray:
 
 
 def _tensor_init(
-    engine: Engine, moments: CommittedMoments, numbers: np.ndarray, alpha0: float, core: Core
+    engine: Engine,
+    moments: CommittedMoments,
+    numbers: np.ndarray,
+    alpha0: float,
+    core: Core,
+    max_words: int | None,
 ) -> Initial:
     independent = math.isinf(alpha0)
     if independent:
@@ -184,7 +193,7 @@ def _tensor_init(
     else:
         inputs = (basis,) if scale is None else (basis, scale)
         rows_of, arguments = scaled_rows, (unwhiten,)
-    topics, masses = store_topics(engine, moments, numbers, inputs, rows_of, arguments, k)
+    topics, masses = store_topics(engine, moments, numbers, inputs, rows_of, arguments, k, max_words)
     diagnostics = {
         **core.diagnostics,
         **core.lengths,

@@ -104,6 +104,10 @@ class TopicModel(FittedTopics):
         "Initial vectors of decomposition=power and power-stop: random, or first of all those of some documents "
         "(documents), which may have a single topic.", default="random", choices=("random", "documents"),
     )  # fmt: skip
+    max_words: int | None = parameter(
+        "Number of words that a topic estimated from the third moment keeps: its largest entries, before it is "
+        "normalised.", default=None, kind=int, least=1, none=True, unset="all of positive probability",
+    )  # fmt: skip
     decompose_on: str = place_parameter()
     #: orders of the moments that find topics with independent amounts; only `IndependentTopics` has a choice
     orders: str = fixed("3")
@@ -231,7 +235,9 @@ class TopicModel(FittedTopics):
         moments = fit_moments(run, settings, words, rest, of_basis)
         chosen = None
         if held is not None:
-            tried = initials(run, moments, numbers, trials, self.background, self.orders, self.loss)
+            tried = initials(
+                run, moments, numbers, trials, self.background, self.orders, self.loss, self.max_words
+            )
             chosen = self._choose(run.part("choose"), moments, tried, held)
             trials = [trials[0] if len(trials) == 1 else chosen.init.alpha0]
         from_moments = partial(self._start_of_all, moments=moments, numbers=numbers, trials=trials, held=held)
@@ -258,7 +264,9 @@ class TopicModel(FittedTopics):
         """Return initial topics from the moments of all documents, including those held out so far."""
         if held is not None:
             moments = extend_moments(run.part("extend"), moments, held)
-        init = initials(run, moments, numbers, trials, self.background, self.orders, self.loss)[0]
+        init = initials(
+            run, moments, numbers, trials, self.background, self.orders, self.loss, self.max_words
+        )[0]
         n_folds = self.n_folds(run.corpus)
         return init, initial_topics(init.topics, init.proportions, n_folds, moments.settings.dtype)
 
@@ -367,7 +375,9 @@ class TopicModel(FittedTopics):
         return self
 
     def _of_moments(self, run: Run, moments: CommittedMoments, numbers: np.ndarray) -> tuple[Initial, Topics]:
-        init = initials(run, moments, numbers, self.trials(), self.background, loss=self.loss)[0]
+        init = initials(
+            run, moments, numbers, self.trials(), self.background, loss=self.loss, max_words=self.max_words
+        )[0]
         return init, initial_topics(init.topics, init.proportions, dtype=moments.settings.dtype)
 
     def _check_without_documents(self, moments: TopicMoments) -> None:

@@ -73,8 +73,9 @@ def store_topics(
     rows_of: Callable[..., np.ndarray],
     arguments: tuple[Any, ...],
     k: int,
+    max_words: int | None = None,
 ) -> tuple[StoredColumns, Masses]:
-    """Store topics over all words, normalised; also return their masses.
+    """Store topics over all words, normalised; also return their masses, with all words.
 
     Parameters
     ----------
@@ -90,10 +91,17 @@ def store_topics(
         Small arguments of ``rows_of``.
     k : int
         Number of topics.
+    max_words : int, optional
+        Number of the largest entries of every topic that are kept (ECA paper, remark 11); all positive ones by
+        default.
     """
     words, dtype = moments.words, moments.settings.dtype
     of_moments = Recovery(inputs, words.n_words, k, rows_of, arguments, piece_rows=SLAB_ROWS)
-    topics, masses = of_moments.distributions(engine, dtype)
+    if max_words is None or max_words >= words.n_words:
+        topics, masses = of_moments.distributions(engine, dtype)
+    else:
+        masses = of_moments.masses(engine)
+        topics, _ = of_moments.largest(max_words).distributions(engine, dtype)
     if words.numbers is not None:
         stored = store_columns(
             engine, _spread, (words.numbers,), len(numbers), {"topics": (k, 1)}, dtype, topics
