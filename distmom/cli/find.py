@@ -36,6 +36,13 @@ from distmom.spectral.capabilities import Capability
     help="Name or number, from 0, of a column of side information of the fit, in place of labelled rows.",
 )
 @click.option(
+    "--side",
+    metavar="HOW",
+    default=None,
+    help="What is done to labelled rows or a vector, as --side of 'distmom fit': auto, project or whiten. "
+    "[default: that of the fit]",
+)
+@click.option(
     "--top", type=click.IntRange(min=1), default=20, show_default=True, help="Number of columns to show."
 )
 @click.option(
@@ -43,7 +50,14 @@ from distmom.spectral.capabilities import Capability
 )
 @json_option
 def find(
-    model: str, rows: str | None, along: str | None, target: str | None, top: int, force: bool, as_json: bool
+    model: str,
+    rows: str | None,
+    along: str | None,
+    target: str | None,
+    side: str | None,
+    top: int,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Find one component of a mixture of rows from side information, without estimating the others.
 
@@ -62,6 +76,9 @@ def find(
     given: dict[str, Any] = {name: _read(path) for name, path in (("rows", rows), ("along", along)) if path}
     if target is not None:
         given["target"] = int(target) if target.isdecimal() else target
+    if side is not None:
+        fitted.set_params(side=side)
+        fitted.check_parameters()
     found = fitted.search(**given, force=force)
     result = {name: _plain(value) for name, value in vars(found).items()}
     if as_json:

@@ -146,7 +146,7 @@ class WordMomentsPass(Pass):
         # The memory-mapped total, its copy, and the correction, which is a tensor too.
         n_tensors = (3 if self.kind.distinct else 2) if self.third else 0
         rows = min(FINISH_ROWS, self.n_features) * self.kind.distinct
-        return 8 * (n_tensors * self.rank**3 + 4 * rows * self.rank)
+        return 8 * (n_tensors * self.rank**3 + (4 * rows + len(self.kept)) * self.rank)
 
     def specs(self) -> dict[str, SumSpec]:
         r = self.rank

@@ -351,6 +351,7 @@ def test_the_command_line_finds_a_component_of_a_fitted_search(tmp_path, capsys)
         ["--rows", str(tmp_path / "rows.npy")],
         ["--target", "0"],
         ["--along", str(tmp_path / "v.npy")],
+        ["--along", str(tmp_path / "v.npy"), "--side", "project"],
     ):
         assert main(["find", place, *given, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
@@ -359,6 +360,13 @@ def test_the_command_line_finds_a_component_of_a_fitted_search(tmp_path, capsys)
     assert main(["find", place, "--target", "0", "--top", "2"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in shown[-2:]] == [str(i) for i in np.argsort(-np.abs(means[1]))[:2]]
+    preferences = {}
+    for side in ("auto", "project", "whiten"):
+        assert main(["find", place, "--rows", str(tmp_path / "rows.npy"), "--side", side, "--json"]) == 0
+        preferences[side] = json.loads(capsys.readouterr().out)["preferences"]
+    assert preferences["auto"] == preferences["whiten"] != preferences["project"]
+    assert main(["find", place, "--target", "0", "--side", "x"]) == 2
+    assert "side: expected one of auto, project, whiten, got 'x'" in capsys.readouterr().err
     assert main(["find", place]) == 2
     assert "give one of --rows, --along and --target" in capsys.readouterr().err
     assert main(["find", place, "--rows", corpus]) == 2

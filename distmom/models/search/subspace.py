@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, StoredColumns
 from distmom.errors import NumericalError, UsageError
+from distmom.linalg.search import SIDES
 from distmom.models.search.base import FoundComponent, checked_rows, judged
 from distmom.models.search.state import loaded_halves
 from distmom.models.search.subspace_basis import SubspaceBasis, narrowed_basis, whole_basis
@@ -151,8 +152,8 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     side: str = parameter(
         "Project labelled rows and vectors onto the sum of all subspaces (project), or multiply them by the "
-        "inverse of the second moment (whiten): rows of a subspace then have no part in any other.",
-        default="project", choices=("project", "whiten"),
+        "inverse of the second moment (whiten): rows of a subspace then have no part in any other. auto projects.",
+        default="auto", choices=SIDES,
     )  # fmt: skip
     layer: str | None = layer_parameter()
     random_state: Seed = seed_parameter()

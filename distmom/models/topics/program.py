@@ -101,8 +101,9 @@ class TopicModel(FittedTopics):
         "Method that decomposes the third moment.", default="joint", choices=tuple(METHODS)
     )
     starts: str = parameter(
-        "Initial vectors of decomposition=power and power-stop: random, or first of all those of some documents "
-        "(documents), which may have a single topic.", default="random", choices=("random", "documents"),
+        "Initial vectors of decomposition=power and power-stop: all random, or up to half of them whitened "
+        "documents (documents), as these may have a single topic.",
+        default="random", choices=("random", "documents"),
     )  # fmt: skip
     max_words: int | None = parameter(
         "Number of words that a topic estimated from the third moment keeps: its largest entries, before it is "
