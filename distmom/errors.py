@@ -50,6 +50,20 @@ class ClusterError(DistmomError):
     exit_code = 5
 
 
+class WorkersLostError(ClusterError):
+    """A task whose workers died each time it ran.
+
+    Attributes
+    ----------
+    index : int or None
+        Number of the task among those that read data; None for others.
+    """
+
+    def __init__(self, message: str, index: int | None = None) -> None:
+        super().__init__(message)
+        self.index = index
+
+
 class TakenOverError(ClusterError):
     """A run or an ingest that another process has taken over, as this one seemed to have ended."""
 

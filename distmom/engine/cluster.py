@@ -34,7 +34,7 @@ from distmom.engine.executors import (
     tree_node_children,
 )
 from distmom.engine.watch import Watch
-from distmom.errors import ClusterError, DistmomError
+from distmom.errors import ClusterError, DistmomError, WorkersLostError
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,8 @@ class OnCluster:
                                 ready[level - 1].pop(child)
                         settle(level, index, future)
                         continue
-                    _raise_unless_worker_lost(future, watch, attempt, subject(index) if level == 0 else "")
+                    of_data = (subject(index), index) if level == 0 else ()
+                    _raise_unless_worker_lost(future, watch, attempt, *of_data)
                     logger.warning("%s: task %s lost its worker, submitted again", name, future.key)
                     suspects.append((level, index, attempt + 1))
             return watch.call(ready[-1][0].result, limit_s=limits.STALL_TIMEOUT_S)
@@ -369,7 +370,7 @@ async def _on_scheduler(
 
 
 def _raise_unless_worker_lost(
-    future: distributed.Future, watch: Watch, attempt: int, subject: str = ""
+    future: distributed.Future, watch: Watch, attempt: int, subject: str = "", index: int | None = None
 ) -> None:
     name = f"{watch.name}: {subject}" if subject else watch.name
     if future.status == "error":
@@ -379,9 +380,10 @@ def _raise_unless_worker_lost(
         if not isinstance(error, distributed.KilledWorker):
             raise error
         if attempt >= MAX_ATTEMPTS:
-            raise ClusterError(
+            raise WorkersLostError(
                 f"{name}: the worker of task {future.key} died {attempt + 1} times; "
-                "the task may need more memory than the worker's limit"
+                "the task may need more memory than the worker's limit",
+                index,
             ) from error
     elif attempt >= MAX_ATTEMPTS:
         raise ClusterError(f"{name}: task {future.key} was lost {attempt + 1} times ({future.status})")

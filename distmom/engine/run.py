@@ -17,11 +17,12 @@ from scipy.sparse import csr_array
 
 from distmom.clock import add_spent
 from distmom.engine.csr import Csr, MixedRows
+from distmom.engine.deadly import reduce_groups
 from distmom.engine.directory import RunDirectory
 from distmom.engine.environment import environment
 from distmom.engine.events import GroupDone, GroupsFound, KernelsMissing, Observer, PassDone, PassStarted
 from distmom.engine.executors import Executor, InProcess
-from distmom.engine.folded import Folded, merge_partials
+from distmom.engine.folded import Folded
 from distmom.engine.held import HELD_STATE_BYTES, HELD_SUM_BYTES, HeldOutput, HeldRows, may_hold
 from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
@@ -268,10 +269,9 @@ class Engine:
 
         folded = Folded(_small_sums(pass_), {})
         if arguments:
-            folded = self.executor.reduce(
-                fold_tall, arguments, merge_partials, plan.fan_in, on_done, pass_.name,
-                lambda index: self._shards_named(plan.groups[index // n_slabs]),
-            )  # fmt: skip
+            folded = reduce_groups(
+                self.executor, fold_tall, arguments, plan.fan_in, on_done, pass_.name, self._shards_named
+            )
             self._account(pass_, folded)
             if folded.n_found:
                 self.observer(GroupsFound(pass_.name, folded.n_found, len(tasks)))
@@ -528,10 +528,9 @@ class Engine:
             (self.corpus, group, pass_, rows, outputs, files, held, report)
             for group, report in zip(plan.groups, reports, strict=True)
         ]
-        result: Folded = self.executor.reduce(
-            fold_group, arguments, merge_partials, plan.fan_in, on_done, pass_.name,
-            lambda index: self._shards_named(plan.groups[index]),
-        )  # fmt: skip
+        result = reduce_groups(
+            self.executor, fold_group, arguments, plan.fan_in, on_done, pass_.name, self._shards_named
+        )
         self._account(pass_, result)
         return result
 
