@@ -58,7 +58,7 @@ def calm(request, tmp_path_factory):
         from_arrays(place / "corpus", words, shard_documents=100)
     model = MODELS[request.param]
     fit = [*COMMAND, "fit", str(place / "corpus"), str(place / "m"), *model, "--workers", "0", "--quiet"]
-    subprocess.run(fit, check=True, timeout=120)
+    subprocess.run(fit, check=True, timeout=240)
     plan = [*COMMAND, "plan", str(place / "corpus"), *model, "--json"]
     shown = json.loads(subprocess.run(plan, check=True, capture_output=True, timeout=120).stdout)
     must = {each["name"] for each in shown["passes"] if not each["possible"]}

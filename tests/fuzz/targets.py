@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+import zarr
 from helpers import random_corpus
 
 from distmom.corpus import ViewCorpus, from_arrays, open_corpus
@@ -26,8 +27,12 @@ from distmom.corpus.views import ArrayFile
 from distmom.engine import epochs
 from distmom.engine.events import read_log
 from distmom.jobs.record import JOB, read_record
-from distmom.models import MultiLabelMoM, load_model
+from distmom.models import MultiLabelMoM, SpectralLDA, TopicMoments, load_model
+from distmom.predict import predict_corpus, read_shares, transform_corpus
+from distmom.predict.output import OUTPUTS, verify_output
 from distmom.predict.stored_shares import _read_labels
+from distmom.simulate import Planted, load_truth, synthesise
+from distmom.simulate.corpora import TRUTH
 from distmom.spectral.artifact import MODEL
 
 #: values that take the place of others in a record
@@ -53,6 +58,11 @@ def read_rows(name, data, folder):
     """Read a source of rows, in shards of three."""
     path = folder / "source"
     path.write_bytes(data)
+    load_rows(name, path)
+
+
+def load_rows(name, path):
+    """Load all shards of a source of rows."""
     spec = RowSpec(str(path), "rows", 3, None, {}, None, (), None, None, 1, 2, None, False)
     for load in ROW_FORMATS[name].open(spec, builtins.map).tasks():
         load()
@@ -92,35 +102,83 @@ def _places(value):
 
 @cache
 def _originals():
-    """Return the records of a corpus and of a model, and the directory of both."""
+    """Return the directory of everything small that distmom writes, each under the name of its kind."""
     place = Path(tempfile.mkdtemp(prefix="fuzz-"))
     block = random_corpus(n=120, d=20, n_labels=4, shard_documents=120).read_shard(0)
     corpus = from_arrays(place / "corpus", block.words, block.labels, shard_documents=60)
-    MultiLabelMoM(2, head="linear").fit_corpus(corpus).save(place / "model")
-    return place, CORPUS.read(place / "corpus" / "manifest.json"), MODEL.read(place / "model" / "model.json")
+    model = MultiLabelMoM(2, head="linear").fit_corpus(corpus)
+    model.save(place / "model")
+    predict_corpus(model, corpus, place / "predictions", top=2)
+    topics = SpectralLDA(2, init="tensor", n_refine=1).fit_corpus(corpus)
+    transform_corpus(topics, corpus, place / "shares")
+    TopicMoments(2).fit_corpus(corpus).save(place / "moments")
+    synthesise(Planted(60, 40, 6, 2, 5, 7, 2, 3.0, seed=3), place / "planted")
+    zarr.create_array(place / "rows", data=np.ones((6, 2)), chunks=(2, 2))
+    return place
+
+
+def _edited_copy(kind, record, own, data, folder):
+    """Copy what distmom has written, with one of its records edited and signed again; return its directory.
+
+    ``own`` is the format of the record.
+    """
+    copy = shutil.copytree(_originals() / kind, folder / kind)
+    content = own.read(copy / record)
+    (copy / record).unlink()
+    (copy / record).write_bytes(own.dump(edited(content, data), content.get("format_version")))
+    return copy
 
 
 def load_corpus(data, folder):
-    """Open and read a corpus whose manifest was edited and signed again."""
-    place, manifest, _ = _originals()
-    copy = shutil.copytree(place / "corpus", folder / "corpus")
-    (copy / "manifest.json").unlink()
-    content = edited(json.loads(json.dumps(manifest)), data)
-    (copy / "manifest.json").write_bytes(CORPUS.dump(content, manifest["format_version"]))
-    corpus = open_corpus(copy)
+    """Open and read a corpus whose manifest was edited."""
+    corpus = open_corpus(_edited_copy("corpus", "manifest.json", CORPUS, data, folder))
     for index in range(len(corpus.shards)):
         corpus.read_shard(index)
 
 
 def load_edited_model(data, folder):
-    """Load a model whose record was edited and signed again."""
-    place, _, record = _originals()
-    copy = shutil.copytree(place / "model", folder / "model")
-    (copy / "model.json").unlink()
-    (copy / "model.json").write_bytes(MODEL.dump(edited(json.loads(json.dumps(record)), data)))
-    model = load_model(copy)
+    """Load a model whose record was edited."""
+    model = load_model(_edited_copy("model", "model.json", MODEL, data, folder))
     if isinstance(model, MultiLabelMoM):
         model.predict_top(random_corpus(n=4, d=model.n_features_in_).read_shard(0).words, 2)
+
+
+def load_moments(data, folder):
+    """Load kept moments whose record was edited, and add them up."""
+    moments = TopicMoments.load(_edited_copy("moments", "model.json", MODEL, data, folder))
+    moments.totals()
+    moments.total()
+
+
+def load_edited_truth(data, folder):
+    """Load the truth of a planted corpus whose record was edited, and use it."""
+    truth = load_truth(_edited_copy("planted.truth", "truth.json", TRUTH, data, folder))
+    truth.head_words()
+    for state in range(truth.model.n_states):
+        truth.words(state)
+        truth.labels(state)
+
+
+def load_output(kind, data, folder):
+    """Read an output whose record was edited."""
+    copy = _edited_copy(kind, f"{kind}.json", OUTPUTS[kind], data, folder)
+    verify_output(copy, kind)
+    if kind == "shares":
+        read_shares(copy)
+
+
+def read_zarr_rows(data, folder):
+    """Read a Zarr array whose metadata was edited, or of which a chunk is given.
+
+    The first byte is 0 for metadata, and the rest says what becomes of them; otherwise the rest is a chunk.
+    """
+    copy = shutil.copytree(_originals() / "rows", folder / "rows.zarr")
+    if data[:1] == b"\0":
+        metadata = copy / "zarr.json"
+        metadata.write_text(json.dumps(edited(json.loads(metadata.read_text()), data[1:])))
+    elif data:
+        (copy / "c" / "0" / "0").write_bytes(data[1:])
+    load_rows("zarr", copy)
 
 
 def load_job(data, folder):
@@ -169,6 +227,7 @@ def load_views(path):
 TARGETS = {
     **{f"documents-{name}": partial(read_documents, name) for name in FORMATS},
     **{f"rows-{name}": partial(read_rows, name) for name in ROW_FORMATS if name != "zarr"},
+    "rows-zarr": read_zarr_rows,
     "names": partial(read_file, lambda path: read_names(str(path), with_ids=True), ".txt"),
     "views-npy": partial(read_file, load_views, ".npy"),
     "views-npz": partial(read_file, load_views, ".npz"),
@@ -177,6 +236,10 @@ TARGETS = {
     "shares": lambda data, folder: _read_labels(folder / "labels.tsv", data, 2),
     "corpus": load_corpus,
     "model": load_edited_model,
+    "moments": load_moments,
+    "truth": load_edited_truth,
+    "predictions": partial(load_output, "predictions"),
+    "shares-record": partial(load_output, "shares"),
     "job": load_job,
     "epochs": load_epochs,
 }
