@@ -15,7 +15,7 @@ import numpy as np
 from distmom.corpus import Corpus, CorpusWriter
 from distmom.corpus.commit import destination, put_directory
 from distmom.corpus.npy import map_npy
-from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files
+from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files, from_record
 from distmom.corpus.shard import ShardResult, write_shard
 from distmom.errors import StoreError, UsageError
 from distmom.simulate.draws import draw_documents
@@ -200,11 +200,13 @@ def load_truth(path: Any) -> Truth:
         check_file(directory, key, entry)
     arrays = {name: np.array(map_npy(directory / f"{name}.npy")) for name in _ARRAYS}
     try:
-        model = Planted(**record["model"])
-        lengths = [len(array) for array in arrays.values()]
+        model = from_record(Planted, record["model"], f"{directory}/truth.json: model")
         n_drawn = model.n_documents if model.n_labels else 0
-        if lengths != [model.n_states, model.n_words, model.n_labels, n_drawn]:
-            raise ValueError(f"arrays of {lengths} numbers")
+        expected = [model.n_states, model.n_words, model.n_labels, n_drawn]
+        if (found := [array.shape for array in arrays.values()]) != [(length,) for length in expected]:
+            raise ValueError(f"arrays of shapes {found}")
+        if type(record["first"]) is not int:
+            raise ValueError(f"first: {record['first']!r}")
         return Truth(model, record["first"], **arrays)
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(

@@ -67,7 +67,7 @@ class Planted:
     Raises
     ------
     UsageError
-        If a size is too small, or there are fewer words or labels than states.
+        If a size is too small, an offset is not positive, or there are fewer words or labels than states.
     """
 
     n_documents: int
@@ -93,10 +93,14 @@ class Planted:
             ("n_words", 2),
             ("n_labels", 0),
             ("n_states", 1),
+            ("head_words", 1),
             ("seed", 0),
         ):
             if getattr(self, name) < least:
                 raise UsageError(f"{name}: expected at least {least}, got {getattr(self, name)}")
+        for name in ("word_offset", "head_offset", "label_offset"):
+            if not 0.0 < getattr(self, name) < np.inf:
+                raise UsageError(f"{name}: expected a positive number, got {getattr(self, name)}")
         if self.n_states > self.n_words or (self.n_labels and self.n_states > self.n_labels):
             raise UsageError(
                 f"n_states={self.n_states}: every state needs words and labels of its own, but there are "

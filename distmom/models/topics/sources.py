@@ -123,8 +123,11 @@ def sources_layout(
     Raises
     ------
     ValueError
-        If there are more parts than ``n_arrays``, the number of arrays of the model.
+        If there are more parts than ``n_arrays``, the number of arrays of the model, or an entry is of another type.
     """
+    for entry in entries:
+        if entry["sign"] not in (1, -1) or type(entry["n_documents"]) is not int or entry["n_documents"] < 0:
+            raise ValueError(f"expected a sign of 1 or -1 and a number of documents, got {dict(entry)}")
     if (n_parts := sum(int(entry["n_parts"]) for entry in entries)) > n_arrays:
         raise ValueError(f"expected at most {n_arrays} parts of moments, the number of arrays, got {n_parts}")
     specs = WordMomentsPass(n_moment_words, kind=kind, rank=rank, mean=True, half=True).specs()
