@@ -22,7 +22,7 @@ COMMAND = [sys.executable, "-m", "distmom.cli.main"]
 MODELS = {"labels": ("-k", "3"), "topics": ("--model", "lda", "-k", "3")}
 #: kills or stops the process that first runs a task of a pass, with a lease of two seconds
 DISTURBED = """
-import os, signal, subprocess
+import os, signal, subprocess, time
 from pathlib import Path
 from distmom.engine import epochs, tasks
 
@@ -36,8 +36,11 @@ def disturbed(corpus, shards, opened, sums, rows, outputs, files, kept):
     except FileExistsError:
         return accumulate(corpus, shards, opened, sums, rows, outputs, files, kept)
     own = os.getpid()
-    if seconds := os.environ.get("WAKES_AFTER_S"):
-        subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {own}"])
+    if os.environ["ROLE"] == "worker":
+        # The nanny of a worker that dies while it starts starts no other.
+        time.sleep(1.0)
+        if os.environ["SIGNAL"] == "SIGSTOP":
+            subprocess.Popen(["sh", "-c", f"sleep 8; kill -CONT {own}"])
     os.kill(own, getattr(signal, os.environ["SIGNAL"]))
     return accumulate(corpus, shards, opened, sums, rows, outputs, files, kept)
 
@@ -75,12 +78,11 @@ def test_a_fit_that_is_disturbed_in_every_pass_has_the_same_bits(calm, tmp_path,
     (site / "sitecustomize.py").write_text(DISTURBED)
     (notes := tmp_path / "notes").mkdir()
     path = os.pathsep.join([str(site), str(Path(__file__).parents[2]), *filter(None, sys.path)])
-    environment = {**os.environ, "PYTHONPATH": path, "NOTES": str(notes), "SIGNAL": kind}
+    environment = {**os.environ, "PYTHONPATH": path, "NOTES": str(notes), "SIGNAL": kind, "ROLE": role}
+    # Workers are paused for longer than their scheduler allows, so that their tasks run elsewhere.
+    environment["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"] = "1s"
     run, log = tmp_path / "run", tmp_path / "log"
     where = ["--workers", "0" if role == "driver" else "2"]
-    if role == "worker":
-        # Paused for longer than its scheduler allows, so that its tasks run elsewhere.
-        environment |= {"WAKES_AFTER_S": "8", "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "1s"}
     codes, paused = [], []
     with ExitStack() as stack, log.open("wb") as out:
         line = [*fit, str(tmp_path / "m"), *model, "--run", str(run), *where]

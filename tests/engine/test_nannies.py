@@ -58,6 +58,8 @@ class DisturbedPass(Pass):
                 (notes / f"injected-{number}").touch(exist_ok=False)
             except FileExistsError:
                 continue
+            # The nanny of a worker that dies while it starts starts no other.
+            time.sleep(1.0)
             if self.fault.startswith("nann"):
                 os.kill(os.getppid(), signal.SIGKILL)
                 # The worker ends with its nanny.

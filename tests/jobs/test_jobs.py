@@ -221,6 +221,32 @@ def test_other_commands_are_jobs_too(place, cluster, tmp_path, monkeypatch):
     assert json.loads(line)["P@1"] > 0.1
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("command", ["moments", "update"])
+def test_moments_and_updates_are_jobs_that_are_resumed_with_the_same_bits(place, cluster, tmp_path, command):
+    """Their driver is killed after the first pass."""
+    quiet = ("--workers", "0", "--quiet")
+    if command == "moments":
+        arguments, options = [str(place / "corpus")], ["-k", "3"]
+    else:
+        fit = ["fit", str(place / "corpus"), str(tmp_path / "kept"), "-k", "3", "--head", "linear"]
+        assert main([*fit, "--keep-sums", *quiet]) == 0
+        block = planted_corpus(400, d=300, n_labels=12, k=3, seed=1, shard_documents=400)[2].read_shard(0)
+        from_arrays(tmp_path / "more", block.words, block.labels, shard_documents=40)
+        arguments, options = [str(tmp_path / "kept"), str(tmp_path / "more")], []
+    assert main([command, *arguments, str(tmp_path / "calm"), *options, *quiet]) == 0
+    submitted = [command, *arguments, str(tmp_path / "m"), *options]
+    found = distmom.submit(submitted, scheduler=cluster, directory=tmp_path / "job")
+    wait_until(lambda: any(found.directory.glob("passes/*/DONE.json")) or found.status()["state"] == "failed")
+    assert found.status()["state"] == "running", "\n".join(found.logs())
+    os.kill(found.status()["pid"], signal.SIGKILL)
+    assert found.wait() == 5
+    assert not (tmp_path / "m").exists()
+    assert found.resume().wait(120) == 0, "\n".join(found.logs())
+    assert any("found committed" in line for line in found.logs())
+    assert content(tmp_path / "m") == content(tmp_path / "calm")
+
+
 def test_other_versions_are_refused_before_anything_is_started(place, tmp_path):
     (other := tmp_path / "other" / "distmom-9.9.dist-info").mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: distmom\nVersion: 9.9\n")
