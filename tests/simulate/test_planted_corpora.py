@@ -12,6 +12,7 @@ from distmom.errors import StoreError, UsageError
 from distmom.evaluate.recovery import score_recovery
 from distmom.models import MultiLabelMoM
 from distmom.simulate import PRESETS, Planted, load_truth, preset, synthesise
+from distmom.simulate.corpora import TRUTH
 from distmom.simulate.draws import draw_documents
 from distmom.simulate.planted_model import Zipf
 
@@ -132,11 +133,20 @@ def test_wrong_sizes_and_damaged_truths_are_named(tmp_path):
         Planted(10, 5, 3, 4, 2, 3, 1, 2)
     with pytest.raises(UsageError, match="n_documents: expected at least 1, got 0"):
         preset("bibtex", n_documents=0)
+    with pytest.raises(UsageError, match="head_words: expected at least 1, got 0"):
+        preset("bibtex", head_words=0)
+    with pytest.raises(UsageError, match=r"word_offset: expected a positive number, got 0\.0"):
+        replace(SMALL, word_offset=0.0)
     with pytest.raises(UsageError, match="is not the truth of a planted corpus"):
         load_truth(tmp_path)
     synthesise(preset_of(SMALL, 50), tmp_path / "corpus")
     with pytest.raises(UsageError, match="already exists"):
         synthesise(SMALL, tmp_path / "corpus")
+    record = TRUTH.read(path := tmp_path / "corpus.truth" / "truth.json")
+    TRUTH.write(path, {**record, "model": {**record["model"], "own_words": "0.4"}})
+    with pytest.raises(StoreError, match=r"truth\.json: model: own_words: expected float, got '0\.4'"):
+        load_truth(path.parent)
+    TRUTH.write(path, record)
     (tmp_path / "corpus.truth" / "weights.npy").write_bytes(b"none")
     with pytest.raises(StoreError, match=r"weights\.npy: expected \d+ bytes"):
         load_truth(tmp_path / "corpus.truth")

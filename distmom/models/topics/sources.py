@@ -123,7 +123,8 @@ def sources_layout(
     Raises
     ------
     ValueError
-        If there are more parts than ``n_arrays``, the number of arrays of the model, or an entry is of another type.
+        If there are more parts than ``n_arrays``, the number of arrays of the model, or an entry is of a wrong
+        type.
     """
     for entry in entries:
         if entry["sign"] not in (1, -1) or type(entry["n_documents"]) is not int or entry["n_documents"] < 0:
