@@ -114,8 +114,9 @@ def test_a_pass_whose_workers_or_nannies_are_killed_has_the_same_bits(tmp_path, 
                 engine.run(pass_)
         else:
             disturbed = found(engine, pass_)
-            # Nannies have started others, each time.
-            assert len(workers(notes)) == {"nanny killed": 2, "workers killed": 4, "worker flaps": 4}[fault]
+            # Nannies have started others, each time; the first of two may have had all tasks.
+            n_seen = len(workers(notes))
+            assert n_seen in {"nanny killed": (2,), "workers killed": (3, 4), "worker flaps": (4,)}[fault]
     assert len(list(notes.glob("injected-*"))) == n_times
     wait_until(lambda: not any(is_running(pid) for pid in workers(notes)), 20)
     if fault == "nannies killed":
