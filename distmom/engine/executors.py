@@ -7,6 +7,7 @@ cluster, `distmom.engine.threads` that of threads of this process.
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -114,7 +115,7 @@ class InProcess:
     ) -> Any:
         levels = tree_levels(len(arguments), fan_in)
         # The tree asks for its leaves in their order.
-        leaves = self.map(lambda each: function(*each), arguments)
+        leaves = self.map(operator.call, [partial(function, *each) for each in arguments])
 
         def node(level: int, index: int) -> Any:
             if level == 0:
