@@ -63,9 +63,8 @@ def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> tuple[Any
     array = signature.args[0]
     number = context.get_value_type(array.dtype)
     address = builder.gep(context.make_array(array)(context, builder, args[0]).data, [args[1]])
-    return builder.bitcast(address, ir.VectorType(number, LANES).as_pointer()), context.get_abi_alignment(
-        number
-    )
+    lanes = builder.bitcast(address, ir.VectorType(number, LANES).as_pointer())
+    return lanes, context.get_abi_alignment(number)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

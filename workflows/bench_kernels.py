@@ -77,7 +77,7 @@ def add_up(places: Any, matrix: Any, total: Any) -> None:
 
 @cache
 def rate_of_rows(width: int) -> float:
-    """Measure the bytes per second of rows of so many float32 at random places of a large matrix."""
+    """Measure the bytes per second at which rows of ``width`` float32 are read at random places."""
     matrix, total = np.ones((LENGTH // width, width), np.float32), np.zeros(width, np.float32)
     places = np.random.default_rng(0).integers(0, len(matrix), N_PLACES)
     add_up(places[:1], matrix, total)
@@ -125,7 +125,7 @@ class Bounded:
     ) -> None:
         """Time a kernel that makes so many multiplications and additions, and moves so many bytes.
 
-        With a width, the bytes are those of rows of so many float32 at random places.
+        If ``width`` is given, the bytes are those of rows at random places, of ``width`` float32 each.
         """
         benchmark(kernel, *arguments)
         if benchmark.stats is None:

@@ -113,6 +113,7 @@ class Run:
         """
         begun = False
         try:
+            # Without space for the lock nothing has begun; once the run has, the error also names how to resume.
             with space_explained(self.path), RunDirectory(self.path).held(interrupt) as directory:
                 begun = True
                 try:

@@ -125,7 +125,7 @@ class Report:
     def write(self, folded: Folded) -> None:
         """Write the report on a group, once all that is in memory is in a file too.
 
-        The report of another attempt that gave other bits stays, and ``folded`` is changed to tell that.
+        If another attempt gave other bits, its report stays, and ``differing`` of ``folded`` names the group.
         """
         arrays: list[np.ndarray] = []
 
