@@ -72,6 +72,15 @@ class Lease:
         UsageError
             If a process that is running carries it out.
         """
+        try:
+            self._begin()
+        except BaseException as error:
+            # An interrupt may come once the epoch has begun, whose end is to be recorded too.
+            if self._has_begun():
+                self.release(error)
+            raise
+
+    def _begin(self) -> None:
         (self.run / "epochs").mkdir(parents=True, exist_ok=True)
         if (old := self.run / "lock").exists():
             # Of a version without epochs.
@@ -91,6 +100,15 @@ class Lease:
         self.epoch = last + 1
         self._beat()
         self._thread.start()
+
+    def _has_begun(self) -> bool:
+        """Whether this lease has begun an epoch, as its record says."""
+        last = epochs.latest_epoch(self.run)
+        owner = epochs.owner_of(self.run, last) if last else None
+        if owner is None or owner.id != self._owner.id:
+            return False
+        self.epoch = last
+        return True
 
     def _may_follow(self, epoch: int) -> bool:
         """Wait until the owner of an epoch that has not ended is known to be gone, or the records change."""
@@ -127,7 +145,8 @@ class Lease:
     def release(self, error: BaseException | None) -> None:
         """Stop to beat, and record how the epoch ended."""
         self._ended.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         if error is None:
             end = End("done", 0, result=self.result)
         else:

@@ -24,6 +24,7 @@ from distmom.cli.main import main
 from distmom.corpus import RowCorpus, from_arrays
 from distmom.engine import Pass, RunDirectory, SumSpec, abandoned, epochs, open_engine
 from distmom.engine.epochs import EPOCH, LEASE, Beat, End, Owner
+from distmom.engine.lease import Lease, leased
 from distmom.engine.observation import condition
 from distmom.errors import CancelledError, ClusterError, TakenOverError, UsageError
 from distmom.moments.words import WordMomentsPass
@@ -243,6 +244,25 @@ def test_an_end_is_recorded_once_for_each_epoch(tmp_path):
     assert not epochs.write_end(tmp_path, 1, End("done", 0))
     assert epochs.end_of(tmp_path, 1) == found
     assert epochs.write_end(tmp_path, 2, End("done", 0))
+
+
+@pytest.mark.parametrize("step", ["record", "beat"])
+def test_an_interrupt_as_an_epoch_begins_is_recorded_as_its_end(tmp_path, monkeypatch, step):
+    owner, name = (epochs, "put_once") if step == "record" else (Lease, "_beat")
+    function, calls = getattr(owner, name), []
+
+    def interrupted(*arguments, **keywords):
+        done = function(*arguments, **keywords)
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(KeyboardInterrupt), leased(tmp_path):
+        pytest.fail("the interrupt was lost")
+    found = epochs.end_of(tmp_path, 1)
+    assert (found.state, found.exit_code, found.error) == ("failed", 130, "KeyboardInterrupt")
 
 
 def test_damaged_records_are_reported_and_not_believed(tmp_path):
