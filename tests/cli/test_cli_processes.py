@@ -262,6 +262,7 @@ def kernels_of(place, *commands):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_all_kernels_of_a_fit_are_compiled_ahead(tmp_path):
     """That a process compiles nothing that another one has compiled is `test_a_cold_run_shows ...`."""
     ahead = kernels_of(tmp_path / "ahead.json", ["warm"])

@@ -144,10 +144,10 @@ def test_a_worker_that_stands_still_is_restarted_once(how, reported, tmp_path, m
 
 @pytest.mark.slow
 def test_a_worker_that_stands_still_from_the_beginning_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(watch, "SILENCE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(watch, "SILENCE_TIMEOUT_S", 5.0)
     with cluster_of_processes(tmp_path, 1) as (address, processes):
         processes[1].send_signal(signal.SIGSTOP)
-        message = "cluster: a worker has not answered for 2 s"
+        message = "cluster: a worker has not answered for 5 s"
         with pytest.raises(ClusterError, match=message), open_executor(scheduler=address):
             pass
 

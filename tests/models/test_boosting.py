@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from distmom.models.multilabel import boosting
-from distmom.models.multilabel.boosting import Boosting, Trees, fit_trees
+from distmom.models.multilabel.boosting import Binned, Boosting, Trees, fit_trees
 
 
 def events(n=4000, n_features=4, seed=0):
@@ -75,7 +75,8 @@ def test_log_odds_are_sums_of_leaves():
 
 def test_trees_that_grow_step_by_step_are_those_of_one_fit():
     x, truth, _ = events()
-    growing, n_before, totals = Boosting(x, truth), 0, np.full(len(x), fit_trees(x, truth, 1).start[0])
+    growing, n_before = Boosting(Binned.of(x), truth), 0
+    totals = np.full(len(x), fit_trees(x, truth, 1).start[0])
     for n_trees in (3, 6, 7):
         trees = growing.grow(n_trees - n_before)
         trees.add_to(totals, x, n_before)
@@ -83,6 +84,36 @@ def test_trees_that_grow_step_by_step_are_those_of_one_fit():
         assert_array_equal(totals.astype(np.float32), fit_trees(x, truth, n_trees).log_odds(x))
     for name in ("roots", "features", "borders", "children", "values", "start"):
         assert_array_equal(getattr(trees, name), getattr(fit_trees(x, truth, 7), name))
+
+
+def test_derivatives_are_kept_to_ten_digits_and_their_sums_are_exact():
+    rng = np.random.default_rng(0)
+    totals, truth = 3.0 * rng.standard_normal(50_000), rng.integers(0, 2, 50_000).astype(float)
+    weights = rng.choice([1.0, 7.5], 50_000)
+    derivatives = np.empty(50_000, np.int64)
+    units = boosting.derive(totals, truth, weights, np.empty((2, 50_000)), derivatives)
+    p = 1.0 / (1.0 + np.exp(-totals))
+    expected = weights * (p - truth), weights * p * (1.0 - p)
+    parts = derivatives >> 32, derivatives & (2**32 - 1)
+    for unit, part, own in zip(units, parts, expected, strict=True):
+        assert_allclose(unit * part, own, rtol=0.0, atol=0.5001 * unit)
+        assert unit * len(own) < 1e-4 * np.abs(own).sum()
+    # Sums of pairs are pairs of sums, and in any order.
+    total = rng.permutation(derivatives).sum()
+    assert (total >> 32, total & (2**32 - 1)) == tuple(int(part.sum()) for part in parts)
+
+
+def test_bins_end_at_quantiles():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.standard_normal(5000), rng.integers(0, 40, 5000), np.ones(5000)]).astype(
+        np.float32
+    )
+    binned = Binned.of(x)
+    quantiles = np.quantile(x[:, 0], np.arange(1, boosting.N_BINS) / boosting.N_BINS, method="lower")
+    for own, expected in zip(binned.borders, (quantiles, np.arange(39), []), strict=True):
+        assert_array_equal(own, expected)
+    for j, own in enumerate(binned.borders):
+        assert_array_equal(binned.codes[:, j], (x[:, j, None] > own).sum(axis=1))
 
 
 def test_an_event_of_weight_two_is_two_events():

@@ -379,6 +379,7 @@ def test_the_command_line_fits_rows_and_writes_components_and_a_report(tmp_path,
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_memory_limit_cuts_the_basis_into_slabs():
     true = gaussian_population(200_000, 3, scale=0.01)
     corpus = RowCorpus(true.sample(120, 0).X, shard_rows=8)

@@ -353,6 +353,7 @@ def test_the_command_line_fits_views_and_writes_components_and_a_report(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_memory_limit_cuts_the_basis_into_slabs():
     rng = np.random.default_rng(0)
     widths, n = (100_000, 60_000, 40_000), 120

@@ -4,15 +4,19 @@ The log-odds of an event are a sum of trees. Each tree is fitted to the gradient
 the sum of the trees before it, with the gain of a split by second derivatives (Chen and Guestrin, "XGBoost", KDD
 2016, equations 5 to 7); it grows by the split of largest gain, over histograms of features that are cut into bins
 (Ke et al., "LightGBM", NeurIPS 2017).
+
+Both derivatives of an event are multiples of a unit, and share a 64-bit integer (see `derive`). A histogram is
+then a sum of integers, which has the same value in any order and half the additions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from distmom.blas import map_on_cores
 from distmom.compiled import compiled
 from distmom.spectral.layout import array
 
@@ -28,6 +32,45 @@ LEARNING_RATE = 0.1
 LEAST_CURVATURE, PENALTY = 0.5, 1.0
 #: least gain of a split
 LEAST_GAIN = 1e-3
+#: bits of the sum of second derivatives, below those of the first ones
+_LOW = 32
+_LOW_BITS = (1 << _LOW) - 1
+#: sum of the absolute values of first or second derivatives, in their unit
+_UNITS = float(1 << 30)
+
+
+@dataclass(frozen=True)
+class Binned:
+    """Features of events, with their values cut into bins.
+
+    Attributes
+    ----------
+    borders : list of ndarray
+        Borders between the bins of every feature, ascending, fewer than `N_BINS`; float32.
+    codes : ndarray of shape (n, n_features), uint8
+        Bins of the values; a value above a border has a later bin.
+    """
+
+    borders: list[np.ndarray]
+    codes: np.ndarray
+
+    @classmethod
+    def of(cls, x: np.ndarray, rows: np.ndarray | None = None) -> Binned:
+        """Cut finite features (n, n_features), float32, at the quantiles of some events, by default of all."""
+        rows = np.arange(len(x)) if rows is None else rows
+        rows = rows[:: max(1, len(rows) // BIN_ROWS)]
+        codes = np.empty(x.shape, np.uint8)
+
+        def cut(j: int) -> np.ndarray:
+            own = _borders(x[rows, j])
+            codes[:, j] = np.searchsorted(own, x[:, j], side="left")
+            return own
+
+        return cls(map_on_cores(cut, range(x.shape[1])), codes)
+
+    def take(self, rows: np.ndarray) -> Binned:
+        """Return some events, with the same bins."""
+        return replace(self, codes=self.codes[rows])
 
 
 @dataclass(frozen=True)
@@ -82,42 +125,38 @@ class Boosting:
 
     Parameters
     ----------
-    x : ndarray of shape (n, n_features), float32
-        Features of the events; finite.
+    x : Binned
+        Features of the events.
     truth : ndarray of shape (n,)
         1 for the events that occurred, else 0.
     weights : ndarray of shape (n,), optional
         Numbers of events that each one stands for; one by default.
     """
 
-    def __init__(self, x: np.ndarray, truth: np.ndarray, weights: np.ndarray | None = None) -> None:
-        self._borders = [_borders(column) for column in x[:: max(1, len(x) // BIN_ROWS)].T]
-        self._codes = np.empty(x.shape, np.uint8)
-        for j, own in enumerate(self._borders):
-            self._codes[:, j] = np.searchsorted(own, x[:, j], side="left")
-        n, self._truth = len(x), truth.astype(np.float64)
+    def __init__(self, x: Binned, truth: np.ndarray, weights: np.ndarray | None = None) -> None:
+        n, self._x, self._truth = len(x.codes), x, truth.astype(np.float64)
         self._weights = np.ones(n) if weights is None else weights
         mean = np.clip(np.average(self._truth, weights=self._weights) if n else 0.5, 1e-9, 1.0 - 1e-9)
         self._start = float(np.log(mean / (1.0 - mean)))
         self._totals = np.full(n, self._start)
-        self._order = np.arange(n, dtype=np.int32)
         self._grown: list[tuple[np.ndarray, ...]] = []
 
     def grow(self, n_trees: int) -> Trees:
         """Add trees, fewer than ``n_trees`` where no split gains anything; return all trees."""
         n = len(self._totals)
-        gradients, curvatures, moved = np.empty(n), np.empty(n), np.empty(n, np.int32)
+        working, derivatives = np.empty((2, n)), np.empty(n, np.int64)
+        order, moved = np.empty((2, n), np.int32)
         for _ in range(n_trees):
-            derive(self._totals, self._truth, self._weights, gradients, curvatures)
+            units = derive(self._totals, self._truth, self._weights, working, derivatives)
             features, bins, children, values = grow_tree(
-                self._codes, gradients, curvatures, self._order, moved, N_BINS, MAX_LEAVES, LEAST_CURVATURE,
+                self._x.codes, derivatives, *units, order, moved, N_BINS, MAX_LEAVES, LEAST_CURVATURE,
                 PENALTY, LEAST_GAIN, LEARNING_RATE, self._totals,
             )  # fmt: skip
             inner = np.flatnonzero(children)
             if self._grown and not len(inner):
                 break
             limits = np.zeros(len(features), np.float32)
-            limits[inner] = [self._borders[features[node]][bins[node]] for node in inner]
+            limits[inner] = [self._x.borders[features[node]][bins[node]] for node in inner]
             self._grown.append((features, limits, children, values.astype(np.float32)))
         roots = np.cumsum([0, *(len(own[0]) for own in self._grown)])[:-1].astype(np.int32)
         # Children are numbered among the nodes of all trees.
@@ -131,60 +170,84 @@ class Boosting:
 
 def fit_trees(x: np.ndarray, truth: np.ndarray, n_trees: int, weights: np.ndarray | None = None) -> Trees:
     """Fit boosted trees; fewer than ``n_trees``, at least one, where no split gains anything."""
-    return Boosting(x, truth, weights).grow(n_trees)
+    return Boosting(Binned.of(x), truth, weights).grow(n_trees)
 
 
 def _borders(column: np.ndarray) -> np.ndarray:
     """Return the borders between the bins of a feature, ascending, fewer than `N_BINS`."""
-    different = np.unique(column)
-    if len(different) > N_BINS:
-        different = np.unique(np.quantile(column, np.arange(1, N_BINS) / N_BINS, method="lower"))
-        return np.asarray(different, np.float32)
-    return np.asarray(different[:-1], np.float32)
+    ordered = np.sort(column)
+    different = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)]]
+    if len(different) <= N_BINS:
+        return np.asarray(different[:-1])
+    # The quantiles of the values from below.
+    return np.unique(ordered[(len(ordered) - 1) * np.arange(1, N_BINS) // N_BINS])
 
 
 @compiled
 def derive(
-    totals: np.ndarray, truth: np.ndarray, weights: np.ndarray, gradients: np.ndarray, curvatures: np.ndarray
-) -> None:
-    """Write the first and second derivatives of the weighted negative log-likelihood by the log-odds."""
+    totals: np.ndarray, truth: np.ndarray, weights: np.ndarray, working: np.ndarray, derivatives: np.ndarray
+) -> tuple[float, float]:
+    """Differentiate the weighted negative log-likelihood of all events by their log-odds.
+
+    Parameters
+    ----------
+    totals, truth, weights : ndarray of shape (n,)
+    working : ndarray of shape (2, n)
+        Working memory.
+    derivatives : ndarray of shape (n,), int64
+        Receives the first derivatives times 2**32 plus the second ones, both as multiples of their units.
+
+    Returns
+    -------
+    (float, float)
+        Units of the first and second derivatives. Sums over any events fit into 32 bits each.
+    """
+    first = second = 0.0
     for i in range(totals.shape[0]):
         p = 1.0 / (1.0 + np.exp(-totals[i]))
-        gradients[i] = weights[i] * (p - truth[i])
-        curvatures[i] = weights[i] * p * (1.0 - p)
+        working[0, i] = weights[i] * (p - truth[i])
+        working[1, i] = weights[i] * p * (1.0 - p)
+        first += abs(working[0, i])
+        second += working[1, i]
+    # Where all probabilities are exact, any unit will do.
+    first, second = max(first, 1e-300), max(second, 1e-300)
+    for i in range(totals.shape[0]):
+        g = np.int64(np.floor(working[0, i] / first * _UNITS + 0.5))
+        h = np.int64(np.floor(working[1, i] / second * _UNITS + 0.5))
+        derivatives[i] = (g << _LOW) + h
+    return first / _UNITS, second / _UNITS
 
 
 @compiled
-def _add_histogram(
-    codes: np.ndarray, gradients: np.ndarray, curvatures: np.ndarray, rows: np.ndarray, sums: np.ndarray
-) -> None:
-    """Add the derivatives of some rows to the sums (n_features, n_bins, 2) of their bins."""
+def _add_histogram(codes: np.ndarray, derivatives: np.ndarray, rows: np.ndarray, sums: np.ndarray) -> None:
+    """Add the derivatives of some rows to the sums (n_features, n_bins) of their bins."""
     for i in rows:
-        g, h = gradients[i], curvatures[i]
+        own = derivatives[i]
         for j in range(codes.shape[1]):
-            own = sums[j, codes[i, j]]
-            own[0] += g
-            own[1] += h
+            sums[j, codes[i, j]] += own
 
 
 @compiled
 def _best_split(
-    sums: np.ndarray, gradient: float, curvature: float, least: float, penalty: float
+    sums: np.ndarray, total: int, first: float, second: float, least: float, penalty: float
 ) -> tuple[float, int, int]:
     """Return the largest gain of a split of a node, its feature, and the last bin on the left."""
+    gradient, curvature = first * (total >> _LOW), second * (total & _LOW_BITS)
     whole = gradient * gradient / (curvature + penalty)
     best, feature, last = 0.0, -1, -1
     for j in range(sums.shape[0]):
-        g = h = 0.0
+        left = np.int64(0)
         for b in range(sums.shape[1] - 1):
-            g += sums[j, b, 0]
-            h += sums[j, b, 1]
+            left += sums[j, b]
+            h = second * (left & _LOW_BITS)
             if h < least:
                 continue
-            if curvature - h < least:
+            right = total - left
+            h_right = second * (right & _LOW_BITS)
+            if h_right < least:
                 break
-            rest = gradient - g
-            gain = g * g / (h + penalty) + rest * rest / (curvature - h + penalty) - whole
+            g, g_right = first * (left >> _LOW), first * (right >> _LOW)
+            gain = g * g / (h + penalty) + g_right * g_right / (h_right + penalty) - whole
             if gain > best:
                 best, feature, last = gain, j, b
     return best, feature, last
@@ -193,8 +256,9 @@ def _best_split(
 @compiled
 def grow_tree(
     codes: np.ndarray,
-    gradients: np.ndarray,
-    curvatures: np.ndarray,
+    derivatives: np.ndarray,
+    first: float,
+    second: float,
     order: np.ndarray,
     moved: np.ndarray,
     n_bins: int,
@@ -211,10 +275,11 @@ def grow_tree(
     ----------
     codes : ndarray of shape (n, n_features), uint8
         Bins of the features.
-    gradients, curvatures : ndarray of shape (n,)
-    order : ndarray of shape (n,), int32
-        All rows in any order, which is changed.
-    moved : ndarray of shape (n,), int32
+    derivatives : ndarray of shape (n,), int64
+        From `derive`.
+    first, second : float
+        Units of the derivatives.
+    order, moved : ndarray of shape (n,), int32
         Working memory.
     n_bins, max_leaves : int
     least : float
@@ -238,16 +303,17 @@ def grow_tree(
     features, bins = np.zeros(most, np.int32), np.zeros(most, np.int32)
     children, values = np.zeros(most, np.int32), np.zeros(most)
     begins, ends = np.zeros(most, np.int64), np.zeros(most, np.int64)
-    g, h, gains = np.zeros(most), np.zeros(most), np.full(most, -1.0)
+    total, gains = np.zeros(most, np.int64), np.full(most, -1.0)
     # A split leaves the histogram of its node to the larger child, so leaves alone have one.
     places = np.zeros(most, np.int32)
-    sums = np.zeros((max_leaves, n_features, n_bins, 2))
+    sums = np.zeros((max_leaves, n_features, n_bins), np.int64)
+    # The rows of a node stay in this order, in which they are read from memory fast.
+    for i in range(order.shape[0]):
+        order[i] = i
     ends[0] = order.shape[0]
-    _add_histogram(codes, gradients, curvatures, order, sums[0])
-    for b in range(n_bins):
-        g[0] += sums[0, 0, b, 0]
-        h[0] += sums[0, 0, b, 1]
-    gains[0], features[0], bins[0] = _best_split(sums[0], g[0], h[0], least, penalty)
+    _add_histogram(codes, derivatives, order, sums[0])
+    total[0] = derivatives.sum()
+    gains[0], features[0], bins[0] = _best_split(sums[0], total[0], first, second, least, penalty)
     n_nodes, n_leaves = 1, 1
     while n_leaves < max_leaves:
         node = int(np.argmax(gains[:n_nodes]))
@@ -270,29 +336,28 @@ def grow_tree(
         children[node] = left
         gains[node] = -1.0
         begins[left], ends[left], begins[right], ends[right] = begin, n_left, n_left, end
-        for b in range(last + 1):
-            g[left] += sums[places[node], j, b, 0]
-            h[left] += sums[places[node], j, b, 1]
-        g[right], h[right] = g[node] - g[left], h[node] - h[left]
+        total[left] = sums[places[node], j, : last + 1].sum()
+        total[right] = total[node] - total[left]
         # The smaller child is added up, and the larger one is what remains.
         is_left_small = n_left - begin <= end - n_left
         small = left if is_left_small else right
         large = right if is_left_small else left
         places[large], places[small] = places[node], n_leaves
         own, rest = sums[places[small]], sums[places[large]]
-        _add_histogram(codes, gradients, curvatures, order[begins[small] : ends[small]], own)
+        _add_histogram(codes, derivatives, order[begins[small] : ends[small]], own)
         rest -= own
         n_nodes += 2
         n_leaves += 1
         if n_leaves < max_leaves:
             for child in (left, right):
                 gains[child], features[child], bins[child] = _best_split(
-                    sums[places[child]], g[child], h[child], least, penalty
+                    sums[places[child]], total[child], first, second, least, penalty
                 )
     for node in range(n_nodes):
         if children[node] == 0:
             features[node] = 0
-            values[node] = -rate * g[node] / (h[node] + penalty)
+            gradient, curvature = first * (total[node] >> _LOW), second * (total[node] & _LOW_BITS)
+            values[node] = -rate * gradient / (curvature + penalty)
             for at in range(begins[node], ends[node]):
                 totals[order[at]] += values[node]
     return features[:n_nodes], bins[:n_nodes], children[:n_nodes], values[:n_nodes]

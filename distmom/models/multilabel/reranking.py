@@ -15,7 +15,7 @@ import numpy as np
 
 from distmom.blas import map_on_cores
 from distmom.engine import Csr
-from distmom.models.multilabel.boosting import Boosting, Trees
+from distmom.models.multilabel.boosting import Binned, Boosting, Trees
 from distmom.models.multilabel.companions import companion_features
 from distmom.models.multilabel.kernels import top_candidates
 from distmom.models.multilabel.stack import informative, negative_log_likelihood
@@ -195,13 +195,19 @@ def fit_reranker(
         Log-odds of every document by the trees that were fitted to other ones, averaged with those by the blend.
     """
 
-    def of(documents: np.ndarray) -> list[np.ndarray]:
-        own = known[documents]
-        return [each[documents][own] for each in (x, truth, blended)]
+    pairs = features, events, odds = x[known], truth[known], blended[known]
+    numbers = np.full(known.shape, -1)
+    numbers[known] = np.arange(len(events))
+    # Most pairs are easy, and would have most of the bins.
+    binned = Binned.of(features, informative(odds, events)[0])
+
+    def boosting_of(own: np.ndarray) -> Boosting:
+        used, weights = informative(odds[own], events[own])
+        return Boosting(binned.take(own[used]), events[own[used]], weights)
 
     def measured(half: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        own, other = half
-        return _stages(_boosting(*of(own)), *of(other))
+        own, other = (numbers[each][known[each]] for each in half)
+        return _stages(boosting_of(own), *(each[other] for each in pairs))
 
     found, losses = zip(*map_on_cores(measured, halves), strict=True)
     n_stages = min(map(len, losses))
@@ -211,14 +217,8 @@ def fit_reranker(
         values = np.zeros((len(other), truth.shape[1]), np.float32)
         values[known[other]] = _averaged(own[stage], blended[other][known[other]], SHARES[share])
         crossed[other] = values
-    trees = _boosting(*of(np.arange(len(x)))).grow(STEP * (stage + 1))
+    trees = boosting_of(np.arange(len(events))).grow(STEP * (stage + 1))
     return Reranker(list(inputs), truth.shape[1], companions, trees, SHARES[share]), crossed
-
-
-def _boosting(x: np.ndarray, truth: np.ndarray, blended: np.ndarray) -> Boosting:
-    """Return trees to be fitted to the events that are informative given the blend."""
-    used, weights = informative(blended, truth)
-    return Boosting(x[used], truth[used], weights)
 
 
 def _stages(
