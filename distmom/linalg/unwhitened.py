@@ -52,14 +52,15 @@ def pencil_components(
     rng = np.random.default_rng(random_state)
     U = _range(M2, k)[0]
     below = U.T @ M2 @ U
-    best_gap, values, directions, eta = -np.inf, np.zeros(k), U, np.zeros(len(M2))
-    for _ in range(n_draws):
-        drawn = rng.standard_normal(len(M2))
+
+    def drawn() -> tuple[Array, Array, Array]:
+        eta = rng.standard_normal(len(M2))
         # Symmetric and definite: no eigenvalue is complex. The product has the eigenvectors below @ vectors.
-        found, vectors = eigh(U.T @ contract_one(M3, drawn) @ U, below)
-        gap = float(np.diff(found).min() / np.abs(found).max()) if k > 1 else 0.0
-        if gap > best_gap:
-            best_gap, values, directions, eta = gap, found, U @ below @ vectors, drawn
+        values, vectors = eigh(U.T @ contract_one(M3, eta) @ U, below)
+        return values, vectors, eta
+
+    values, vectors, eta = max((drawn() for _ in range(n_draws)), key=_relative_gap)
+    directions = U @ below @ vectors
     components = directions * (values / (eta @ directions))
     return components, _weights(components, M2)
 
@@ -101,15 +102,20 @@ def schur_components(
     rng = np.random.default_rng(random_state)
     U = _range(M2, k)[0]
     commuting = np.linalg.solve(U.T @ M2 @ U, multilinear(M3, U, U, U)).transpose(0, 2, 1)
-    best_gap, Q = -np.inf, np.eye(k)
-    for _ in range(n_draws):
+
+    def drawn() -> tuple[Array, Array]:
         triangular, basis = schur(np.einsum("j,jab->ab", rng.standard_normal(k), commuting))
-        values = np.sort(np.diag(triangular))
-        gap = float(np.diff(values).min() / np.abs(values).max()) if k > 1 else 0.0
-        if gap > best_gap:
-            best_gap, Q = gap, basis
+        return np.sort(np.diag(triangular)), basis
+
+    _, Q = max((drawn() for _ in range(n_draws)), key=_relative_gap)
     components = U @ np.einsum("ai,jab,bi->ji", Q, commuting, Q)
     return components, _weights(components, M2)
+
+
+def _relative_gap(drawn: tuple[Array, ...]) -> float:
+    """Return the smallest gap between the first of some arrays, ascending, relative to its largest number."""
+    values = drawn[0]
+    return float(np.diff(values).min() / np.abs(values).max()) if len(values) > 1 else 0.0
 
 
 def skewness_components(
