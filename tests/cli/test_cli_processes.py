@@ -191,6 +191,7 @@ def test_a_scheduler_and_workers_started_elsewhere_give_the_same_bits(place, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.cluster
 @pytest.mark.skipif(not DEPLOY.is_dir(), reason="needs the files of deploy/")
 def test_the_slurm_script_fits_and_leaves_nothing_running(place, tmp_path):

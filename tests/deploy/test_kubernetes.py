@@ -267,6 +267,7 @@ def test_a_job_that_is_stopped_records_that(tmp_path):
 
 @pytest.mark.cluster
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_job_is_cancelled_from_another_pod_and_continues_when_that_is_taken_back(tmp_path):
     model = planted(tmp_path)
     place = Pods(tmp_path)
