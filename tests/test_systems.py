@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import systems_ran
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "systems.md"
@@ -156,3 +157,21 @@ def test_names_that_do_not_exist_are_noticed():
     assert not is_defined("nothing.whiten")
     assert "test_names_that_do_not_exist_are_noticed" in definitions(Path(__file__))
     assert "state_of.nothing" not in definitions(Path(__file__))
+
+
+def test_tests_of_systems_that_have_not_passed_are_listed(tmp_path, capsys):
+    absent = ("realdata", "nightly")
+    expected = {test for test in systems_ran.named(PAGE) if not systems_ran.is_marked(test, absent)}
+    assert expected > {"tests/models/test_network.py::test_an_observed_network_is_that_of_the_columns"}
+
+    def report(name, tests, result=""):
+        cases = (test.replace(".py", "").replace("/", ".").split("::") for test in tests)
+        lines = [f'<testcase classname="{file}" name="{test}[1]">{result}</testcase>' for file, test in cases]
+        (tmp_path / name).write_text(f"<testsuites><testsuite>{''.join(lines)}</testsuite></testsuites>")
+        return str(tmp_path / name)
+
+    first, *others = sorted(expected)
+    some, skipped = report("some.xml", others), report("skipped.xml", [first], "<skipped/>")
+    assert systems_ran.main([some, report("rest.xml", [first])]) == 0
+    assert systems_ran.main([some, skipped]) == 1
+    assert f"{first} has not passed" in capsys.readouterr().out
