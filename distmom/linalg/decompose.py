@@ -56,10 +56,11 @@ def decompose(
         "power"
             Robust tensor power method with restarts and deflation. Options ``n_restarts`` (None:
             ``max(10, 2 k)``), ``n_iter`` (25), ``orthogonalise`` (False: keep the deflated estimates; True:
-            replace the vectors by the nearest orthonormal ones).
+            replace the vectors by the nearest orthonormal ones), ``shifted`` (False; True: updates that never
+            lower ``T(u, u, u)``, but take some 100 iterations).
         "power-stop"
             The same with a stopping condition instead of a fixed number of restarts. Options ``max_restarts``
-            (100), ``n_iter`` (25), ``orthogonalise`` (False).
+            (100), ``n_iter`` (25), ``orthogonalise`` (False), ``shifted`` (False).
         "eca"
             All components at once by orthogonal iteration from random bases, with the update
             ``v_i <- T(I, v_i, v_i)`` followed by the nearest orthonormal basis; the best result is returned.
@@ -224,7 +225,12 @@ def _polar_steps(T: Array, V: Array, max_steps: int) -> tuple[Array, list[float]
 def _power(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> Found:
     """Run Algorithm 1."""
     values, V, history, converged = power_deflation(
-        T, rng, n_restarts=settings["n_restarts"], n_iter=settings["n_iter"], starts=settings.get("starts")
+        T,
+        rng,
+        n_restarts=settings["n_restarts"],
+        n_iter=settings["n_iter"],
+        starts=settings.get("starts"),
+        shifted=settings["shifted"],
     )
     return _orthogonalised(values, V, history, converged, orthogonalise=settings["orthogonalise"])
 
@@ -237,6 +243,7 @@ def _power_stop(T: Array, rng: np.random.Generator, settings: Mapping[str, Any])
         max_restarts=settings["max_restarts"],
         n_iter=settings["n_iter"],
         starts=settings.get("starts"),
+        shifted=settings["shifted"],
     )
     return _orthogonalised(values, V, history, converged, orthogonalise=settings["orthogonalise"])
 
@@ -289,8 +296,11 @@ _METHODS: dict[
     tuple[Callable[[Array, np.random.Generator, Mapping[str, Any]], Found], dict[str, Any]],
 ] = {
     "joint": (_joint, {"n_slices": None, "max_sweeps": 100, "max_polar_steps": 50}),
-    "power": (_power, {"n_restarts": None, "n_iter": 25, "orthogonalise": False}),
-    "power-stop": (_power_stop, {"max_restarts": 100, "n_iter": 25, "orthogonalise": False}),
+    "power": (_power, {"n_restarts": None, "n_iter": 25, "orthogonalise": False, "shifted": False}),
+    "power-stop": (
+        _power_stop,
+        {"max_restarts": 100, "n_iter": 25, "orthogonalise": False, "shifted": False},
+    ),
     "eca": (_eca, {"n_restarts": 5, "max_iter": 200}),
     "flatten": (_flatten, {}),
     "jennrich": (_jennrich, {"n_draws": 8}),

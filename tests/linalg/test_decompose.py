@@ -24,7 +24,7 @@ from distmom.linalg import (
     symmetrise,
 )
 from distmom.linalg.jacobi import joint_diagonalise
-from distmom.linalg.power import PackedCube, power_stopping
+from distmom.linalg.power import PackedCube, iterate, power_stopping
 
 
 def orthogonal_tensor(k, low=1.0, high=4.0, seed=0):
@@ -300,6 +300,37 @@ def test_given_vectors_near_components_are_accepted_sooner_than_random_ones():
         np.testing.assert_allclose(vectors, V, atol=1e-12)
 
 
+@pytest.mark.parametrize("method", ["power", "power-stop"])
+def test_shifted_updates_give_back_exact_tensors(method):
+    T, lam, V = orthogonal_tensor(8)
+    result = decompose(T, method, shifted=True, n_iter=200)
+    values, vectors = aligned(result, V)
+    np.testing.assert_allclose(values, lam, atol=1e-11)
+    np.testing.assert_allclose(vectors, V, atol=1e-11)
+    assert result.converged
+
+
+def test_no_shifted_update_lowers_the_form_where_plain_ones_do():
+    """Tensors without an orthogonal decomposition, on which the plain power method need not converge."""
+    n_lowered, n_converged = {False: 0, True: 0}, {False: 0, True: 0}
+    for seed in range(20):
+        cube = PackedCube(symmetrise(np.random.default_rng(seed).standard_normal((6, 6, 6))))
+        u = np.random.default_rng([seed, 1]).standard_normal((6, 1))
+        for shifted in (False, True):
+            shift = 2.0 * cube.flattened_norm() if shifted else 0.0
+            # Odd, so that a vector or its opposite has a form that is not negative.
+            v = u / np.linalg.norm(u) * (1.0 if cube.cubic_form(u)[0] > 0 else -1.0)
+            values = [float(cube.cubic_form(v)[0])]
+            for _ in range(3000):
+                before, v = v, iterate(cube, v, 1, 0.0, shift)
+                values.append(float(cube.cubic_form(v)[0]))
+            n_lowered[shifted] += bool((np.diff(values) < -1e-12).any())
+            n_converged[shifted] += bool(np.linalg.norm(v - before) < 1e-8)
+    assert (n_lowered[True], n_converged[True]) == (0, 20)
+    assert n_lowered[False] > 5
+    assert n_converged[False] < 20
+
+
 def test_packed_tensor_agrees_with_the_cube():
     rng = np.random.default_rng(8)
     T = symmetrise(rng.standard_normal((5, 5, 5)))
@@ -308,6 +339,7 @@ def test_packed_tensor_agrees_with_the_cube():
     np.testing.assert_allclose(cube.contract_two(u), np.einsum("ijl,jn,ln->in", T, u, u), atol=1e-12)
     assert cube.norm() == pytest.approx(frobenius(T))
     assert cube.slice_norm(u[:, 0]) == pytest.approx(np.linalg.norm(T @ u[:, 0]))
+    assert cube.flattened_norm() == pytest.approx(np.linalg.norm(T.reshape(5, 25), 2))
     cube.deflate(0.7, u[:, 0])
     rest = T - compose([0.7], u[:, :1])
     np.testing.assert_allclose(cube.contract_two(u), np.einsum("ijl,jn,ln->in", rest, u, u), atol=1e-11)
