@@ -139,6 +139,39 @@ def test_real_valued_columns_of_a_dirichlet_law_come_back(alpha0, orders):
         assert_allclose(model.kurtosis_, kappa, rtol=1e-7)
 
 
+@pytest.mark.parametrize("alpha0", [0.3, 1.0, 8.0])
+def test_an_unknown_alpha0_of_an_exact_population_is_found(alpha0):
+    alpha = np.array([0.2, 0.3, 0.5]) * alpha0
+    model = fit_exactly(DirichletPopulation(alpha, O, NOISE), orders="both", prior="dirichlet", alpha0="auto")
+    # The least residual is zero, where its decimals end.
+    assert model.diagnostics_["alpha0"] == pytest.approx(alpha0, rel=1e-6)
+    error, of = matched(model.components_, O.T)
+    assert error < 1e-6
+    assert_allclose(model.alpha_, alpha[of], rtol=1e-6)
+
+
+def test_an_unknown_alpha0_is_nearer_with_more_documents():
+    noise = np.vstack([np.eye(15), -np.eye(15)])
+
+    def error(n, seed):
+        columns = 3.0 * np.random.default_rng(seed).gamma(0.3, size=(15, 3))
+        views = DirichletPopulation([0.6, 0.4, 0.2], columns, noise).sample(n, 5, seed)
+        model = ECA(3, prior="dirichlet", alpha0="auto").fit(views.X, groups=views.groups)
+        return abs(np.log(model.diagnostics_["alpha0"] / 1.2))
+
+    few, many = (np.median([error(n, seed) for seed in range(5)]) for n in (8000, 128_000))
+    assert many < 0.4 * few
+    assert few < 0.2
+
+
+def test_an_alpha0_that_the_moments_do_not_determine_is_reported(caplog):
+    """Groups of one column each, the limit of alpha0 = 0."""
+    population = DirichletPopulation(np.array([0.2, 0.3, 0.5]) * 1e-12, O, NOISE)
+    model = fit_exactly(population, prior="dirichlet", alpha0="auto")
+    assert model.diagnostics_["alpha0"] < 0.011
+    assert "at the end of the range that is searched" in caplog.text
+
+
 def test_a_wrong_alpha0_shows_in_the_recoveries():
     alpha = np.array([0.2, 0.3, 0.5])
     model = fit_exactly(DirichletPopulation(alpha, O, NOISE), prior="dirichlet", alpha0=3.0)
@@ -420,8 +453,12 @@ def test_manners_of_an_estimator(sample):
     [
         ({"orders": "5"}, "orders: expected one of 3, 4, both, got '5'"),
         ({"prior": "gamma"}, "prior: expected one of independent, dirichlet"),
-        ({"prior": "dirichlet", "alpha0": -1.0}, "alpha0: expected at least 0, got -1.0"),
-        ({"prior": "dirichlet", "alpha0": np.inf}, "alpha0: expected a finite number, got inf"),
+        ({"prior": "dirichlet", "alpha0": -1.0}, "alpha0: expected at least 0, or 'auto', got -1.0"),
+        ({"prior": "dirichlet", "alpha0": np.inf}, "alpha0: expected a finite number, or 'auto', got inf"),
+        (
+            {"prior": "dirichlet", "alpha0": "auto", "n_components": 1},
+            "n_components: expected at least 2 with alpha0='auto', got 1",
+        ),
         ({"decomposition": "svd"}, "decomposition: expected one of joint, single"),
         ({"n_components": 0}, "n_components: expected at least 1"),
         ({"n_components": 16}, "n_components=16 is more than the 15 features"),

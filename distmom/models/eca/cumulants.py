@@ -14,6 +14,7 @@ from distmom.moments.dirichlet import second_moment
 from distmom.moments.fourth import view_fourth
 from distmom.moments.small import SmallMoments
 from distmom.moments.views import view_moments
+from distmom.spectral.concentration import find_alpha0, warn_at_ends
 from distmom.spectral.core import whiten_moment
 from distmom.spectral.factors import White
 
@@ -33,6 +34,13 @@ def load_fourth(directory: str, left: np.ndarray, right: np.ndarray) -> tuple[An
     """Finish the committed sums of a fourth-moment pass; runs on a worker."""
     with one_blas_thread():
         return left, right, *view_fourth(load_sums(directory)[0])
+
+
+def alpha0_of_views(loaded: tuple[SmallMoments, tuple[SmallMoments, ...]], k: int) -> float:
+    """Return the alpha0 for which the third moment of all documents decomposes best (see `find_alpha0`)."""
+    found = find_alpha0(loaded[0], k).alpha0
+    warn_at_ends(found)
+    return found
 
 
 def whiten_views(

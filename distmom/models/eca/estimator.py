@@ -23,7 +23,7 @@ from distmom.engine import Engine, PassResult, StoredArray
 from distmom.errors import InputError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.factors import METHODS, Factors
-from distmom.models.eca.cumulants import load_fourth, load_views, warn_of_noise, whiten_views
+from distmom.models.eca.cumulants import alpha0_of_views, load_fourth, load_views, warn_of_noise, whiten_views
 from distmom.models.eca.recovery import group_factors, recover_factors
 from distmom.models.eca.views import basis_of_views, mean_of_views
 from distmom.moments.fourth import ViewFourthPass, pair_directions
@@ -125,9 +125,10 @@ class ECA(SpectralEstimator):
         "document needs three views, or four with 4 and both.", default="3", choices=tuple(ORDERS),
     )  # fmt: skip
     prior: str = parameter("Distribution of the factors.", default="independent", choices=PRIORS)
-    alpha0: float = parameter(
-        "Sum of the Dirichlet parameters; 0 means one factor per document. Used with prior=dirichlet only.",
-        default=1.0, least=0,
+    alpha0: float | str = parameter(
+        "Sum of the Dirichlet parameters; 0 means one factor per document. auto finds the value for which the "
+        "third moment decomposes best. Used with prior=dirichlet only.",
+        default=1.0, kind=float, least=0, auto=True,
     )  # fmt: skip
     decomposition: str = parameter(
         "Diagonalise all contractions of the moments together (joint), or use the eigenvectors of "
@@ -194,6 +195,8 @@ class ECA(SpectralEstimator):
                 f"ECA: expected documents that fit into a shard, got one of {corpus.largest} views; "
                 "write the corpus with larger shards"
             )
+        if self._moment_alpha0 is None and self.n_components < 2:
+            raise UsageError(f"n_components: expected at least 2 with alpha0='auto', got {self.n_components}")
         if self.n_components > corpus.n_words:
             raise UsageError(
                 f"n_components={self.n_components} is more than the {corpus.n_words} features of the views"
@@ -219,8 +222,11 @@ class ECA(SpectralEstimator):
             "seed": self._seed,
         }  # fmt: skip
         load = partial(load_views, run.scan(ViewMomentsPass(d, **fields)).directory)
+        alpha0 = self._moment_alpha0
+        if alpha0 is None:
+            alpha0 = run.small(alpha0_of_views, load, k, where=self.decompose_on, out=unknown())
         white = run.small(
-            whiten_views, load, k, self._alpha0, basis.noise, where=self.decompose_on,
+            whiten_views, load, k, alpha0, basis.noise, where=self.decompose_on,
             out=White.upto(basis.rank, k),
         )  # fmt: skip
         fourth: Callable[[], Any] = _nothing
@@ -233,10 +239,12 @@ class ECA(SpectralEstimator):
             fourth = partial(load_fourth, run.scan(pass_).directory, left, right)
         options = {"n_directions": self.n_directions, "random_state": self._seed}
         found = run.small(
-            decompose_cumulants, fourth, white, self._alpha0, ORDERS[self.orders], self.decomposition, options,
+            decompose_cumulants, fourth, white, alpha0, ORDERS[self.orders], self.decomposition, options,
             where=self.decompose_on, out=unknown(),
         )  # fmt: skip
-        state: FactorState = run.rows(self._assembled, counted, mean, basis, white, found, out=unknown())
+        state: FactorState = run.rows(
+            self._assembled, counted, mean, basis, white, found, alpha0, out=unknown()
+        )
         return state
 
     def _assembled(
@@ -247,10 +255,11 @@ class ECA(SpectralEstimator):
         basis: Basis,
         white: White,
         found: Factors,
+        alpha0: float,
     ) -> FactorState:
         warn_of_noise(white.whitening)
-        kept = admissible(found, self._alpha0, self.n_components, self.orders)
-        recovered = recover_factors(basis, white, kept, mean, self._alpha0)
+        kept = admissible(found, alpha0, self.n_components, self.orders)
+        recovered = recover_factors(basis, white, kept, mean, alpha0)
         n_groups, n_dropped = (int(n) for n in counted.sums["groups"])
         return FactorState(
             components=recovered.components,
@@ -264,27 +273,32 @@ class ECA(SpectralEstimator):
                 **_spectrum(white.whitening, self.n_components),
                 **separation(kept),
                 **recovered.diagnostics,
+                **({"alpha0": alpha0} if math.isfinite(alpha0) else {}),
                 "n_groups": n_groups,
                 "n_dropped_groups": n_dropped,
             },
         )
 
     @property
-    def _alpha0(self) -> float:
-        """The alpha0 of the moments: infinite for central moments."""
-        return moment_alpha0(self.prior, self.alpha0)
+    def _moment_alpha0(self) -> float | None:
+        """The alpha0 of the moments: infinite for central moments, and None if it is to be found."""
+        is_unknown = self.prior == "dirichlet" and isinstance(self.alpha0, str)
+        return None if is_unknown else moment_alpha0(self.prior, self.alpha0)
 
     def _origin(self, engine: Engine, mean: np.ndarray, sketch: bool) -> StoredArray | None:
         """Return the vector that passes subtract from every view; None for zero.
 
         With the mean times ``1 - (alpha0 + 1)^-1/2`` subtracted, the plain second moment equals the second moment
-        corrected for alpha0, so that a sketch finds its range and its noise. The other moments of a Dirichlet law
-        are taken about zero and corrected; central moments do not depend on the origin, and lose no digits about
-        the mean.
+        corrected for alpha0, so that a sketch finds its range and its noise; without alpha0, the range is that of
+        the second moment about zero. The other moments of a Dirichlet law are taken about zero and corrected;
+        central moments do not depend on the origin, and lose no digits about the mean.
         """
-        if math.isinf(self._alpha0):
+        alpha0 = self._moment_alpha0
+        if alpha0 is not None and math.isinf(alpha0):
             return engine.put(mean)
-        return engine.put(mean * (1.0 - 1.0 / math.sqrt(self._alpha0 + 1.0))) if sketch else None
+        if alpha0 is None or not sketch:
+            return None
+        return engine.put(mean * (1.0 - 1.0 / math.sqrt(alpha0 + 1.0)))
 
     def _describe(self, corpus: Any) -> None:
         # The columns of a file of views have no names.

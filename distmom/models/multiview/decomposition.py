@@ -29,9 +29,9 @@ from scipy.optimize import brentq
 from distmom.blas import one_blas_thread
 from distmom.engine.directory import load_sums
 from distmom.errors import NumericalError
-from distmom.models.topics.concentration import LEAST, MOST
 from distmom.moments.dirichlet import second_cross_moment, third_cross_moment
 from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, GroupPairs, group_moments, group_pairs
+from distmom.spectral.concentration import LEAST, MOST, warn_at_ends
 from distmom.spectral.three_views import AlignedViews, align_views
 
 logger = logging.getLogger(__name__)
@@ -171,10 +171,7 @@ def find_alpha0(moments: GroupMoments, k: int, method: str) -> float:
         low, high = high, min(high + math.log(_STEP), most)
         above = excess(high)
     if low == high or above > 0.0:
-        logger.warning(
-            "alpha0=%g, at the end of the range that is searched: the moments do not determine it",
-            math.exp(high),
-        )
+        warn_at_ends(math.exp(high))
         return math.exp(high)
     return math.exp(brentq(excess, low, high, xtol=1e-14))
 

@@ -35,7 +35,6 @@ from distmom.engine.passes import fingerprint
 from distmom.errors import StoreError, UsageError
 from distmom.models.topics.base import TopicEstimator
 from distmom.models.topics.committed import CommittedMoments, moment_words
-from distmom.models.topics.concentration import Concentration, find_alpha0
 from distmom.models.topics.sources import (
     MAPPED_BYTES,
     Source,
@@ -58,6 +57,7 @@ from distmom.spectral.artifact import (
 from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import Words, fit_basis, moment_passes
+from distmom.spectral.concentration import Concentration, find_alpha0
 from distmom.spectral.core import CoreSettings
 from distmom.spectral.execute import execute
 from distmom.spectral.execution import Execution

@@ -8,6 +8,7 @@ the choice by the residual is a diagnostic that follows from it.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +22,14 @@ from distmom.linalg.whiten import whiten
 from distmom.moments.dirichlet import second_moment, third_moment
 from distmom.moments.small import SmallMoments
 
+logger = logging.getLogger(__name__)
+
 #: least and largest alpha0, and the number of values, evenly spaced in the logarithm, from which the search begins
 LEAST, MOST, N_VALUES = 0.01, 100.0, 25
+
+
+#: share of the range, at each end, in which a value counts as being at its end
+_END = 1e-3
 
 
 @dataclass(frozen=True)
@@ -103,3 +110,11 @@ def find_alpha0(moments: SmallMoments, n_components: int) -> Concentration:
             options={"xatol": 1e-8},
         )
     return Concentration(float(np.exp(found.x)), float(found.fun), np.exp(tried), residuals)
+
+
+def warn_at_ends(alpha0: float) -> None:
+    """Log a warning if a value that was searched for is at an end of the range."""
+    if not LEAST * (1.0 + _END) < alpha0 < MOST * (1.0 - _END):
+        logger.warning(
+            "alpha0=%g, at the end of the range that is searched: the moments do not determine it", alpha0
+        )
