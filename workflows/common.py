@@ -31,6 +31,7 @@ COLUMNS = (
     ("k", 0),
     ("seed", 0),
     ("n_seeds", 0),
+    ("n_topics", 0),
     ("P@1", 4),
     ("P@3", 4),
     ("P@5", 4),
@@ -81,6 +82,7 @@ COLUMNS = (
 HEADINGS = {
     "n_train": "documents",
     "n_seeds": "seeds",
+    "n_topics": "topics",
     "held_NPMI": "held-out NPMI",
     "below_0": "below 0",
     "topics_l1": "topics L1",
