@@ -112,7 +112,48 @@ def test_the_table_has_all_systems(searches, capsys):
         ["--rows", "3000", "--features", "8", "--components", "3", "--dimension", "2", "--seeds", "1"]
     )
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "| task | system | error | gain % | seconds |"
+    assert lines[0] == "| task | system | error | gain % | CPU s | refused |"
     tasks = [line.split(" | ")[0].strip("| ") for line in lines[2:]]
-    assert [tasks.count(task) for task in searches.TASKS] == [8, 8, 4, 3]
+    assert [tasks.count(task) for task in searches.PLANTED] == [8, 8, 4, 3]
     assert all(float(line.split(" | ")[2]) >= 0.0 for line in lines[2:])
+
+
+def test_draws_that_a_system_refuses_are_counted_and_left_out(searches):
+    own = [np.array([1.0]), np.array([np.nan]), np.array([3.0])]
+    reference = [np.array([2.0]), np.array([2.0]), np.array([2.0])]
+    assert searches.summary(own, reference, [1.0, 2.0, 3.0]) == (2.0, 0.0, 2.0, 1)
+    never = searches.summary(own[1:2], reference[:1], [1.0])
+    assert np.isnan(never.error)
+    assert never.n_refused == 1
+
+
+def test_every_row_has_one_of_its_responses(searches):
+    responses = np.c_[np.arange(1000.0), -np.arange(1000.0)]
+    y, components = searches.one_response(responses, 0.4, np.random.default_rng(0))
+    assert y.tolist() == np.where(components == 0, responses[:, 0], responses[:, 1]).tolist()
+    assert np.mean(components == 0) == pytest.approx(0.4, abs=0.05)
+    assert searches.PLANTED == ["gaussian", "regression", "subspace", "sphere"]
+
+
+def test_records_are_drawn_again_and_keep_their_regressions(searches, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.exponential(size=(500, 3)) - 1.0
+    coefs = np.array([[1.0, 0.0, 0.5], [0.0, -1.0, 0.5]])
+    monkeypatch.setattr(searches, "health_records", lambda: (X, X @ coefs.T))
+    for gaussian in (False, True):
+        options = Namespace(**SIZES, resampled=5000)
+        systems = searches.of_records(options, 0, gaussian)
+        found, error_of = systems["labelled rows"]
+        assert error_of(found()) < 1e-12
+        found, error_of = systems["EM"]
+        assert error_of(found()) < 0.05
+
+
+@pytest.mark.realdata
+def test_records_of_health_are_those_of_the_package(searches):
+    pytest.importorskip("causaldata", reason="needs pip install causaldata")
+    X, responses = searches.health_records()
+    assert (X.shape, responses.shape) == ((1521, 4), (1521, 2))
+    coefs = np.linalg.lstsq(X, responses)[0]
+    # The weight depends on the earlier one, and the blood pressure on the age.
+    assert np.abs(coefs).argmax(axis=0).tolist() == [1, 2]
