@@ -157,3 +157,5 @@ def test_records_of_health_are_those_of_the_package(searches):
     coefs = np.linalg.lstsq(X, responses)[0]
     # The weight depends on the earlier one, and the blood pressure on the age.
     assert np.abs(coefs).argmax(axis=0).tolist() == [1, 2]
+    # The norm that the page states.
+    assert np.linalg.norm(coefs[:, 0]) == pytest.approx(0.853, abs=0.001)
