@@ -99,6 +99,14 @@ def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
         raise StoreError(f"{path}: cannot be read: {error}") from error
 
 
+def member_of(archive: Any, name: str) -> np.ndarray:
+    """Return an array of an opened ``.npz`` file; a ValueError if the member is something else."""
+    member = archive[name]
+    if not isinstance(member, np.ndarray):
+        raise ValueError(f"{name} is not an array")
+    return member
+
+
 def load_sparse(path: str | os.PathLike[str]) -> Any:
     """Read a matrix of ``scipy.sparse.save_npz``; one of `UNREADABLE` if there is none.
 

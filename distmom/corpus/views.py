@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from distmom.clock import spend
 from distmom.corpus.block import RowBlock
 from distmom.corpus.layers import SHARD_BYTES, Layer, RowShard
-from distmom.corpus.npy import UNREADABLE, load_sparse
+from distmom.corpus.npy import UNREADABLE, load_sparse, member_of
 from distmom.errors import InputError, StoreError, UsageError
 
 
@@ -87,7 +87,7 @@ def _read_archive(file: ArrayFile) -> Any:
                 matrix.check_format(full_check=True)
                 return matrix
             if len(names) == 1:
-                return archive[names[0]]
+                return member_of(archive, names[0])
     except UNREADABLE as error:
         raise InputError(f"{file.path}: not an .npz file of numbers: {error}") from error
     raise InputError.at(

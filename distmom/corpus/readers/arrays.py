@@ -15,7 +15,7 @@ from scipy import sparse
 from distmom.corpus.layer_write import LayerShard
 from distmom.corpus.layers import Layer, cut_units, rows_per_shard
 from distmom.corpus.names import check_names
-from distmom.corpus.npy import UNREADABLE, load_sparse
+from distmom.corpus.npy import UNREADABLE, load_sparse, member_of
 from distmom.corpus.readers.rows import RowSource, RowSpec, units_of
 from distmom.corpus.rows import as_array, checked_rows_of_layer, starts_of
 from distmom.errors import InputError, UsageError
@@ -90,10 +90,9 @@ def open_npz(spec: RowSpec, run_map: Any) -> RowSource:
             if {"format", "shape"} <= names:
                 values = load_sparse(spec.path)
             elif names == {"values", "lengths"}:
-                values = archive["values"]
-                lengths = archive["lengths"]
+                values, lengths = (member_of(archive, name) for name in ("values", "lengths"))
             elif len(names) == 1:
-                values = archive[archive.files[0]]
+                values = member_of(archive, archive.files[0])
             else:
                 raise InputError.at(
                     spec.path, None, "arrays", "values and lengths, one array, or a sparse matrix",
