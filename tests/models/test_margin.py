@@ -9,9 +9,10 @@ from sklearn.svm import LinearSVC
 from distmom.corpus import MemoryCorpus
 from distmom.engine import Csr, open_engine
 from distmom.errors import UsageError
+from distmom.lanes import LANES
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel import margin
-from distmom.models.multilabel.descent import N_LANES, fit_margin, fit_margins
+from distmom.models.multilabel.descent import fit_margin, fit_margins
 from distmom.models.multilabel.margin import COSTS
 from distmom.models.multilabel.margin_solver import batch_weights
 from distmom.moments.features import tfidf_rows
@@ -67,17 +68,17 @@ def test_labels_together_have_the_weights_of_each_alone(problem):
     a, positive = problem
     own, rng = Csr.of(a), np.random.default_rng(2)
     rows = np.arange(a.shape[0], dtype=np.int32)
-    taken, signs = rng.random((N_LANES, len(rows))) < 0.8, rng.random((N_LANES, len(rows))) < 0.3
+    taken, signs = rng.random((LANES, len(rows))) < 0.8, rng.random((LANES, len(rows))) < 0.3
     signs[0], taken[-1] = positive, False
-    costs, negative_costs = rng.uniform(0.1, 3.0, N_LANES), rng.uniform(0.1, 3.0, N_LANES)
-    bits = (1 << np.arange(N_LANES, dtype=np.uint8))[:, None]
+    costs, negative_costs = rng.uniform(0.1, 3.0, LANES), rng.uniform(0.1, 3.0, LANES)
+    bits = (1 << np.arange(LANES, dtype=np.uint8))[:, None]
     packed = [(bits * which).sum(axis=0, dtype=np.uint8) for which in (taken, signs)]
-    alpha, w = np.zeros((len(rows), N_LANES)), np.zeros((a.shape[1] + 1, N_LANES))
+    alpha, w = np.zeros((len(rows), LANES)), np.zeros((a.shape[1] + 1, LANES))
     n_epochs = fit_margins(
         own.indptr, own.indices, own.data, rows, *packed, costs, negative_costs, 1e-8, 10_000, 0, alpha, w
     )
     assert n_epochs < 10_000
-    for j in range(N_LANES - 1):
+    for j in range(LANES - 1):
         alone, kept = np.zeros(len(w)), rows[taken[j]]
         fit_margin(
             own.indptr, own.indices, own.data, kept, signs[j][kept], costs[j], negative_costs[j], 1e-8, 10_000,

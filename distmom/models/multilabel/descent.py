@@ -2,7 +2,7 @@
 
 Algorithm 3 of Hsieh, Chang, Lin, Keerthi and Sundararajan, "A dual coordinate descent method for large-scale
 linear SVM" (ICML 2008), with shrinking. The intercept is the weight of a constant feature, as there. `fit_margins`
-reads each row once for `N_LANES` labels, whose weights of a word share a cache line.
+reads each row once for `LANES` labels, whose weights of a word share a cache line.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import numpy as np
 
 from distmom.compiled import compiled
 from distmom.hashing import scramble
+from distmom.lanes import LANES, accumulate, load, spread, store
 
 #: a descent ends at this difference of projected gradients, or after this number of epochs
 TOLERANCE, MAX_EPOCHS = 0.4, 100
-#: number of labels whose classifiers are fitted together; the kernel is written for this number
-N_LANES = 8
 #: `fit_margins` visits rows in runs of about this number of entries; longer runs are read faster, but take more
 #: epochs
 RUN_ENTRIES = 96
@@ -142,7 +141,7 @@ def fit_margins(
     alpha: np.ndarray,
     weights: np.ndarray,
 ) -> int:
-    """Solve the problem of `fit_margin` for `N_LANES` labels, visiting the rows in one order for all of them.
+    """Solve the problem of `fit_margin` for `LANES` labels, visiting the rows in one order for all of them.
 
     An epoch visits runs of rows in random order, as short rows that follow one another are next to each other in
     memory.
@@ -155,13 +154,13 @@ def fit_margins(
         The rows of the problems.
     taken, positive : ndarray of shape (n,), uint8
         Bit j is set if the row belongs to the problem of label j, and if y_i is 1 there.
-    costs, negative_costs : ndarray of shape (N_LANES,)
+    costs, negative_costs : ndarray of shape (LANES,)
         C_i of rows with y_i = 1 and -1.
     tolerance, n_epochs, seed
         As in `fit_margin`.
-    alpha : ndarray of shape (n, N_LANES), float64
+    alpha : ndarray of shape (n, LANES), float64
         Dual variables to start from, changed in place.
-    weights : ndarray of shape (d + 1, N_LANES), float64
+    weights : ndarray of shape (d + 1, LANES), float64
         Weights of these dual variables, changed in place; the last row holds the intercepts.
 
     Returns
@@ -169,6 +168,7 @@ def fit_margins(
     int
         Number of epochs.
     """
+    flat = weights.reshape(-1)
     n = rows.shape[0]
     constant = weights.shape[0] - 1
     squares = np.empty(n)
@@ -190,12 +190,12 @@ def fit_margins(
     run_rows = max(1, RUN_ENTRIES * n // max(1, n_entries))
     order = np.empty(n // run_rows + 2, np.int64)
     diagonal, negative_diagonal = 0.5 / costs, 0.5 / negative_costs
-    bound = np.full(N_LANES, np.inf)
-    largest, smallest, step = np.empty(N_LANES), np.empty(N_LANES), np.empty(N_LANES)
-    live, whole = np.ones(N_LANES, np.bool_), np.ones(N_LANES, np.bool_)
-    product = np.empty(N_LANES)
+    bound = np.full(LANES, np.inf)
+    largest, smallest, step = np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    live, whole = np.ones(LANES, np.bool_), np.ones(LANES, np.bool_)
+    product = np.empty(LANES)
     state = np.uint64(seed)
-    n_live, epoch = N_LANES, 0
+    n_live, epoch = LANES, 0
     while epoch < n_epochs and n_live > 0:
         epoch += 1
         largest[:] = -np.inf
@@ -213,25 +213,13 @@ def fit_margins(
                 i = active[s]
                 start = indptr[rows[i]]
                 stop = indptr[rows[i] + 1]
-                # Scalars, so that the compiler keeps the sums in registers.
-                w = weights[constant]
-                s0, s1, s2, s3, s4, s5, s6, s7 = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
+                sums = load(flat, constant * LANES)
                 for p in range(start, stop):
-                    w = weights[indices[p]]
-                    x = np.float64(data[p])
-                    s0 += w[0] * x
-                    s1 += w[1] * x
-                    s2 += w[2] * x
-                    s3 += w[3] * x
-                    s4 += w[4] * x
-                    s5 += w[5] * x
-                    s6 += w[6] * x
-                    s7 += w[7] * x
-                product[0], product[1], product[2], product[3] = s0, s1, s2, s3
-                product[4], product[5], product[6], product[7] = s4, s5, s6, s7
+                    sums = sums + load(flat, np.int64(indices[p]) * LANES) * spread(np.float64(data[p]))
+                store(product, 0, sums)
                 flag = flags[i]
                 moved = False
-                for j in range(N_LANES):
+                for j in range(LANES):
                     step[j] = 0.0
                     bit = np.uint8(1 << j)
                     if not flag & bit:
@@ -256,24 +244,12 @@ def fit_margins(
                         step[j] = (alpha[i, j] - before) * sign
                         moved = True
                 if moved:
-                    w = weights[constant]
-                    for j in range(N_LANES):
-                        w[j] += step[j]
-                    s0, s1, s2, s3 = step[0], step[1], step[2], step[3]
-                    s4, s5, s6, s7 = step[4], step[5], step[6], step[7]
+                    steps = load(step, 0)
+                    accumulate(flat, constant * LANES, steps)
                     for p in range(start, stop):
-                        w = weights[indices[p]]
-                        x = np.float64(data[p])
-                        w[0] += s0 * x
-                        w[1] += s1 * x
-                        w[2] += s2 * x
-                        w[3] += s3 * x
-                        w[4] += s4 * x
-                        w[5] += s5 * x
-                        w[6] += s6 * x
-                        w[7] += s7 * x
+                        accumulate(flat, np.int64(indices[p]) * LANES, steps * spread(np.float64(data[p])))
                 flags[i] = flag
-        for j in range(N_LANES):
+        for j in range(LANES):
             bit = np.uint8(1 << j)
             if not live[j]:
                 continue

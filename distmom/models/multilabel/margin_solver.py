@@ -10,7 +10,8 @@ from scipy.sparse import coo_array, csr_array
 
 from distmom.engine import Csr
 from distmom.hashing import GOLDEN, scramble_array
-from distmom.models.multilabel.descent import MAX_EPOCHS, N_LANES, TOLERANCE, fit_margins
+from distmom.lanes import LANES
+from distmom.models.multilabel.descent import MAX_EPOCHS, TOLERANCE, fit_margins
 
 #: largest number of pairs of a document and a label, over all labels
 MAX_VISITS = 200_000_000
@@ -27,7 +28,7 @@ def n_negatives(n_labels: int) -> int:
 
 def n_batches(n_labels: int) -> int:
     """Return the number of batches of labels that are fitted together."""
-    return -(-n_labels // N_LANES)
+    return -(-n_labels // LANES)
 
 
 def fit_group(
@@ -43,14 +44,14 @@ def fit_group(
 ) -> list[csr_array]:
     """Fit the classifiers of batches ``index, index + n_groups, ...``; return their weights for every cost.
 
-    A batch is `N_LANES` consecutive labels.
+    A batch is `LANES` consecutive labels.
     """
     own, y = rows.opened(), holders.opened()
     documents = np.flatnonzero(alive.load()).astype(np.int32)
     n_labels = len(y.indptr) - 1
     found: list[list[tuple[np.ndarray, np.ndarray, int]]] = [[] for _ in costs]
     for batch in range(index, n_batches(n_labels), n_groups):
-        labels = range(batch * N_LANES, min((batch + 1) * N_LANES, n_labels))
+        labels = range(batch * LANES, min((batch + 1) * LANES, n_labels))
         holding = [np.asarray(y.indices[y.indptr[label] : y.indptr[label + 1]]) for label in labels]
         fits = batch_weights(
             own, documents, holding, costs, d, n_negatives(n_labels), seed + labels[0], tolerance
@@ -70,7 +71,7 @@ def batch_weights(
     seed: int,
     tolerance: float = TOLERANCE,
 ) -> list[list[tuple[np.ndarray, np.ndarray]]]:
-    """Fit the classifiers of at most `N_LANES` labels for every cost.
+    """Fit the classifiers of at most `LANES` labels for every cost.
 
     Parameters
     ----------
@@ -96,11 +97,11 @@ def batch_weights(
     taken, positive, shares = _problems(documents, holding, most_negatives, seed)
     used = taken != 0
     documents, taken, positive = documents[used], taken[used], positive[used]
-    alpha, weights = np.zeros((len(documents), N_LANES)), np.zeros((d + 1, N_LANES))
+    alpha, weights = np.zeros((len(documents), LANES)), np.zeros((d + 1, LANES))
     fits = []
     for cost in costs:
         fit_margins(
-            rows.indptr, rows.indices, rows.data, documents, taken, positive, np.full(N_LANES, cost),
+            rows.indptr, rows.indices, rows.data, documents, taken, positive, np.full(LANES, cost),
             cost / shares, tolerance, MAX_EPOCHS, seed, alpha, weights,
         )  # fmt: skip
         fits.append([_kept(weights[:, j]) for j in range(len(holding))])
@@ -112,7 +113,7 @@ def _problems(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return which documents each label takes and which have it, as bits, and the shares of negatives taken."""
     taken, positive = np.zeros(len(documents), np.uint8), np.zeros(len(documents), np.uint8)
-    shares = np.ones(N_LANES)
+    shares = np.ones(LANES)
     drawn = scramble_array(documents.astype(np.uint64) * GOLDEN ^ np.uint64(seed))
     for j, own in enumerate(holding):
         bit, has = np.uint8(1 << j), np.isin(documents, own, assume_unique=True)

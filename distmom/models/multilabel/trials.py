@@ -18,11 +18,12 @@ from distmom.blas import one_blas_thread
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Csr, MixedRows
 from distmom.engine.csr import transposed_product
+from distmom.lanes import LANES
 from distmom.models.multilabel.boosting import fit_trees
 from distmom.models.multilabel.candidates import ALL_LABELS, CandidatesPass, n_candidates
 from distmom.models.multilabel.chosen_labels import columns_of
 from distmom.models.multilabel.covariates import Covariates
-from distmom.models.multilabel.descent import N_LANES, TOLERANCE
+from distmom.models.multilabel.descent import TOLERANCE
 from distmom.models.multilabel.gate import N_HARD, hardest_labels, random_labels
 from distmom.models.multilabel.gate_solver import gate_documents, gate_weights
 from distmom.models.multilabel.heads import (
@@ -200,7 +201,7 @@ def margin_seconds(
     rows = Csr.of(tfidf_rows(block.words, idf, np.float32))
     documents, y = np.arange(n, dtype=np.int32), block.labels.tocsc()
     used = np.flatnonzero(np.diff(y.indptr))
-    tried = used[:: -(-len(used) // N_LANES)]
+    tried = used[:: -(-len(used) // LANES)]
     holding = [y.indices[y.indptr[j] : y.indptr[j + 1]].astype(np.int32) for j in tried]
     # The first call compiles, or loads, the kernel.
     batch_weights(rows, documents[:1], [documents[:1]], costs[:1], d, 1, 0)
