@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 
 from distmom.errors import StoreError, UsageError
 
+#: how the names of files and directories begin that are renamed once they are complete
+TEMPORARY = ".tmp-"
 #: what follows the name of a directory that is being replaced
 _REPLACED = ".replaced"
 #: errors of a directory that is renamed to a name that is taken
@@ -42,7 +44,7 @@ def write_atomic(
         unnecessary for a file that carries a checksum and can be regenerated.
     """
     target = Path(path)
-    temporary = target.parent / f".tmp-{uuid.uuid4().hex}"
+    temporary = target.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
     try:
         with open(temporary, "xb") as stream:
             if isinstance(content, bytes):
@@ -136,12 +138,12 @@ def replace_directory(
                 continue
             with suppress(OSError):
                 os.rename(old, target)
-            _remove_replaced(target)
+            remove_replaced(target)
             if error.errno in _EXISTS:
                 raise _replaced_by_another(target) from error
             raise
     sync_path(target.parent)
-    _remove_replaced(target)
+    remove_replaced(target)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -165,7 +167,7 @@ def _replaced(target: Path) -> list[Path]:
     return sorted(path for path in target.parent.iterdir() if name.fullmatch(path.name))
 
 
-def _remove_replaced(target: Path) -> None:
+def remove_replaced(target: Path) -> None:
     """Remove what replacements of a directory have left, if the directory is there."""
     # Listed first: what another process renames after the look at the directory may be the only one.
     left = _replaced(target)
@@ -236,7 +238,7 @@ def put_if_absent(
                 raise
         if is_whole(target):
             return
-        damaged = target.with_name(f".tmp-{uuid.uuid4().hex}")
+        damaged = target.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
         # Another process may have been faster.
         with suppress(FileNotFoundError):
             os.rename(target, damaged)

@@ -74,8 +74,9 @@ def copy_corpus(
         _to_store(place, manifest, overwrite, write_to)
     else:
         with StagedCorpus(place, overwrite=overwrite, fingerprint=f"{COPY_OF}{corpus.digest}") as writer:
-            write_to(LocalStorage(writer.directory))
-            writer.commit(manifest)
+            if not writer.is_finished:
+                write_to(LocalStorage(writer.directory))
+                writer.commit(manifest)
     return open_corpus(place)
 
 

@@ -18,6 +18,7 @@ from distmom.corpus.layer_write import LayerResult, LayerShard, LayerWriter, wri
 from distmom.corpus.layered import LayeredCorpus
 from distmom.corpus.layers import CONTEXT_ROWS, Layer, check_layer_name
 from distmom.corpus.names import check_names
+from distmom.corpus.open import open_layers
 from distmom.corpus.pipeline import Map, Progress
 from distmom.corpus.readers.arrays import open_array
 from distmom.corpus.readers.rows import RowSource, RowSpec
@@ -266,6 +267,8 @@ def write_rows(
         Returns a value that identifies the content of the source, which must not change during ingest.
     """
     with writer:
+        if writer.is_finished:
+            return open_layers(writer.path)
         before = state()
         source = open_source()
         done = 0

@@ -20,7 +20,7 @@ from distmom.corpus.layered import LayeredCorpus, read_shard_record
 from distmom.corpus.layers import Layer, check_layer_name
 from distmom.corpus.manifest import CORPUS
 from distmom.corpus.names import check_names, is_id, number_lines
-from distmom.corpus.open import open_corpus
+from distmom.corpus.open import open_layers
 from distmom.corpus.records import dump_json
 from distmom.corpus.shard import describe, write_files
 from distmom.corpus.staging import StagedCorpus
@@ -312,9 +312,7 @@ class LayerWriter(StagedCorpus):
             "written_with": {"zarr": zarr.__version__},
         }
         self.commit(CORPUS.dump(manifest), is_synced=True)
-        corpus = open_corpus(self.path)
-        assert isinstance(corpus, LayeredCorpus)
-        return corpus
+        return open_layers(self.path)
 
     def _common_layers(self, results: list[LayerResult], layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
         def form(own: tuple[Layer, ...]) -> tuple[Layer, ...]:

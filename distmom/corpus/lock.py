@@ -62,7 +62,9 @@ class Holder:
 
     @classmethod
     def parse(cls, content: bytes) -> Holder | None:
-        """Return the holder that a file states; None if it cannot be read."""
+        """Return the holder that a file states; None if it cannot be read, and `_NAMELESS` if it is empty."""
+        if not content:
+            return _NAMELESS
         try:
             entry = json.loads(content)
             born, text = entry["born"], {name: str(entry.get(name, "")) for name in ("boot", "id")}
@@ -79,7 +81,13 @@ class Holder:
         return self.host == socket.gethostname() and self.boot in ("", this_boot())
 
     def __str__(self) -> str:
+        if self == _NAMELESS:
+            return "a process that has not written its name"
         return f"process {self.pid} on host {self.host}"
+
+
+#: whoever has created a lock file and not written to it yet, or was ended in between
+_NAMELESS = Holder("", 0, None, "an unknown time", id="nameless")
 
 
 class Lock:
@@ -87,7 +95,8 @@ class Lock:
 
     The holder touches the file every `BEAT_S`. A lock left by a process of this host that has ended is taken over
     at once. One of another host, or of another namespace of processes, is taken over if its file has not been
-    touched for `LEASE_S` by the clock of the process that waits; no clocks are compared. Both log a warning.
+    touched for `LEASE_S` by the clock of the process that waits; no clocks are compared. So is an empty file: its
+    holder may have ended before it wrote its name. All log a warning.
 
     Parameters
     ----------

@@ -51,3 +51,11 @@ def open_words(path: Any) -> Corpus:
         has = ", ".join(f"{layer.name} ({layer.kind})" for layer in corpus.layers)
         raise UsageError(f"{corpus.path}: expected a corpus of words, got one of {has}")
     return corpus
+
+
+def open_layers(path: Any) -> LayeredCorpus:
+    """Open a corpus of layers; errors as `open_corpus`, and a UsageError for one of words and labels."""
+    corpus = open_corpus(path)
+    if not isinstance(corpus, LayeredCorpus):
+        raise UsageError(f"{corpus.path}: expected a corpus of layers, got one of words and labels")
+    return corpus

@@ -16,6 +16,7 @@ import numpy as np
 
 from distmom.corpus.block import MAX_VALUE, csr_from_parts
 from distmom.corpus.columns import Columns, Named, Survey, label_columns, word_columns
+from distmom.corpus.open import open_words
 from distmom.corpus.readers.part import Part, Unlabelled, renumber
 from distmom.corpus.readers.source import Chunk
 from distmom.corpus.readers.spec import Source, Spec
@@ -85,6 +86,8 @@ class Job:
             Raises if the source has changed; called before the commit.
         """
         with writer:
+            if writer.is_finished:
+                return open_words(writer.path)
             parts = self._encode(writer.partial / "parts", run_map, progress, n_bytes)
             survey = Survey(warnings=self.source.tally.counts.copy())
             learns = self.names_words and self.vocabulary is None and self.like is None

@@ -5,17 +5,22 @@ Shards may be written in any order, by any process with access to the directory,
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from distmom.corpus.commit import (
+    TEMPORARY,
     commit_directory,
     destination,
+    remove_replaced,
     replace_directory,
     restore_replaced,
+    sha256_file,
     sync_tree,
     write_atomic,
 )
@@ -50,6 +55,9 @@ class StagedCorpus:
         Directory of everything that is being written.
     directory : str
         Directory of the corpus itself below ``partial``.
+    is_finished : bool
+        Whether an earlier writer with the same fingerprint was ended after it had committed the corpus, and before
+        it had removed ``partial``. There is nothing left to write then.
 
     Raises
     ------
@@ -65,6 +73,8 @@ class StagedCorpus:
         self.path = destination(path)
         self.partial = Path(f"{self.path}.partial")
         self.directory = str(self.partial / "corpus")
+        self.is_finished = False
+        self._note = self.partial / "fingerprint"
         self._overwrite = overwrite
         self._fingerprint = fingerprint
         self._lock = Lock(f"{self.path}.lock")
@@ -75,8 +85,16 @@ class StagedCorpus:
             self._lock.acquire()
             try:
                 restore_replaced(self.path)
-                self._check_target()
-                self._prepare_partial()
+                # A writer that ended in its last step has left an empty directory.
+                with suppress(OSError):
+                    self.partial.rmdir()
+                self.is_finished = self._was_committed()
+                if self.is_finished:
+                    remove_replaced(self.path)
+                    self._remove_partial()
+                else:
+                    self._check_target()
+                    self._prepare_partial()
             except BaseException:
                 self._lock.release()
                 raise
@@ -90,7 +108,8 @@ class StagedCorpus:
     ) -> None:
         try:
             if isinstance(error, (InputError, UsageError)) and self._lock.is_held():
-                shutil.rmtree(self.partial, ignore_errors=True)
+                with suppress(OSError):
+                    self._remove_partial()
         finally:
             self._lock.release()
         if isinstance(error, OSError):
@@ -119,11 +138,39 @@ class StagedCorpus:
             sync_tree(root)
         self._lock.check()
         write_atomic(root / "manifest.json", manifest)
+        self._write_note(hashlib.sha256(manifest).hexdigest())
         if self.path.exists():
             replace_directory(root, self.path, is_synced=True)
         else:
             commit_directory(root, self.path, is_synced=True)
-        shutil.rmtree(self.partial, ignore_errors=True)
+        # The next writer with this fingerprint removes what a failing disk keeps.
+        with suppress(OSError):
+            self._remove_partial()
+
+    def _write_note(self, committed: str = "") -> None:
+        """Note the fingerprint, and the digest of the manifest with which the corpus is being committed."""
+        write_atomic(self._note, f"{self._fingerprint}\n{committed}".encode())
+
+    def _read_note(self) -> tuple[str, str]:
+        fingerprint, _, committed = self._note.read_bytes().decode(errors="replace").partition("\n")
+        return fingerprint, committed
+
+    def _was_committed(self) -> bool:
+        try:
+            found = self._fingerprint, sha256_file(self.path / "manifest.json")
+            return self._fingerprint != "" and self._read_note() == found
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _remove_partial(self) -> None:
+        """Remove what is being written; the note goes last, as nothing without it is known to be of distmom."""
+        for path in self.partial.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path != self._note:
+                path.unlink()
+        self._note.unlink(missing_ok=True)
+        self.partial.rmdir()
 
     def _check_target(self) -> None:
         if not os.path.lexists(self.path):
@@ -134,16 +181,16 @@ class StagedCorpus:
             raise UsageError(f"{self.path}: is not a corpus, and therefore is not overwritten")
 
     def _prepare_partial(self) -> None:
-        note = self.partial / "fingerprint"
         if self.partial.exists():
-            if not note.is_file() and any(self.partial.iterdir()):
+            # A writer that ended while it wrote the note has left a temporary file.
+            others = [path for path in self.partial.iterdir() if not path.name.startswith(TEMPORARY)]
+            if others and not self._note.is_file():
                 raise UsageError(f"{self.partial}: is in the way and was not written by distmom; remove it")
-            expected = self._fingerprint.encode()
-            if not note.is_file() or not expected or note.read_bytes() != expected:
-                shutil.rmtree(self.partial)
+            if not others or not self._fingerprint or self._read_note()[0] != self._fingerprint:
+                self._remove_partial()
         if not self.partial.exists():
             self.partial.mkdir()
-            write_atomic(note, self._fingerprint.encode())
+            self._write_note()
         root = Path(self.directory)
         shutil.rmtree(root / "wip", ignore_errors=True)
         for folder in (root / "shards", root / "wip"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 
 from distmom.corpus import MemoryCorpus, ingest, lock, open_corpus, text_corpus, write_corpus
+from distmom.corpus.staging import StagedCorpus
 from distmom.corpus.tokenize import Tokenizer, choose_words
 from distmom.errors import InputError, StoreError, UsageError
 
@@ -397,6 +399,30 @@ def test_killed_ingest_resumes(tmp_path, file, host, monkeypatch):
     assert corpus.digest == whole.digest
     assert corpus.verify() == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "whole", "x.tsv"]
+
+
+def test_an_ingest_that_ended_after_it_had_committed_has_nothing_left_to_do(tmp_path, monkeypatch):
+    source = texts(tmp_path / "x.tsv", 50)
+
+    def fails(self):
+        raise OSError
+
+    def work(stage, done, total):
+        pytest.fail("a finished corpus was written again")
+
+    with monkeypatch.context() as change:
+        change.setattr(StagedCorpus, "_remove_partial", fails)
+        first = ingest(source, tmp_path / "c")
+    shutil.copytree(tmp_path / "c.partial", tmp_path / "kept")
+    assert ingest(source, tmp_path / "c", progress=work).digest == first.digest
+    assert not (tmp_path / "c.partial").exists()
+    # Another corpus has taken its place.
+    shutil.rmtree(tmp_path / "c")
+    other = ingest(source, tmp_path / "c", min_df=1, shard_documents=10)
+    (tmp_path / "kept").rename(tmp_path / "c.partial")
+    with pytest.raises(UsageError, match="already exists"):
+        ingest(source, tmp_path / "c")
+    assert open_corpus(tmp_path / "c").digest == other.digest
 
 
 def test_two_ingests_into_one_place(tmp_path):

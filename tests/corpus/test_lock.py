@@ -42,11 +42,25 @@ def test_the_lock_of_a_dead_process_is_taken_over_at_once(tmp_path, caplog):
 
 
 def test_a_file_without_a_readable_owner_is_left(tmp_path):
-    for content in ("", "[]", "{}", '{"host": "x", "pid": 1, "born": "y", "since": ""}'):
+    for content in ("[]", "{}", '{"host": "x", "pid": 1, "born": "y", "since": ""}'):
         (tmp_path / "lock").write_text(content)
         with pytest.raises(UsageError, match="with an unreadable owner"):
             Lock(tmp_path / "lock").acquire()
         assert (tmp_path / "lock").read_text() == content
+
+
+def test_an_empty_file_is_taken_over_unless_its_holder_writes_its_name(tmp_path, monkeypatch, caplog):
+    (tmp_path / "lock").touch()
+    with (
+        meanwhile(lambda: write(tmp_path / "lock", Holder.this()), 0.2),
+        pytest.raises(UsageError, match=rf"process {os.getpid()} on host"),
+    ):
+        Lock(tmp_path / "lock").acquire()
+    monkeypatch.setattr(lock, "LEASE_S", 0.1)
+    (tmp_path / "lock").write_text("")
+    with Lock(tmp_path / "lock"):
+        assert "the lock of a process that has not written its name, which has shown no sign" in caplog.text
+    assert not (tmp_path / "lock").exists()
 
 
 def test_the_holder_touches_its_file(tmp_path, monkeypatch):
