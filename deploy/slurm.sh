@@ -12,12 +12,19 @@
 # Two minutes before the time limit, the fit is interrupted and the job is queued again, at most REQUEUES times (10 by
 # default); after the failure of a node or a preemption, SLURM queues it again. The fit then resumes after its last
 # committed pass. 'scancel' ends the job for good. COMMAND=ingest runs 'distmom ingest SRC DST ...' instead of a fit.
+#
+# The tasks of an array are further workers of such a job. Each joins as soon as it has its allocation, and ends with
+# the job; at its time limit and after a preemption it is queued again. From the same directory of submission:
+#
+#   sbatch --array=1-64 --mem-per-cpu=4G deploy/slurm.sh JOBID
 set -euo pipefail
 
 script=${BASH_SOURCE[0]}
-if [ -n "${SLURM_JOB_ID:-}" ]; then
+own=${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+own=${own:-${SLURM_JOB_ID:-}}
+if [ -n "$own" ]; then
     # SLURM runs a copy of this file; the settings are beside the original, whose path precedes the arguments.
-    command=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *Command=//p')
+    command=$(scontrol show job "$own" | sed -n 's/^ *Command=//p')
     script=${command%" $*"}
 fi
 export DASK_CONFIG=${DASK_CONFIG:-$(dirname "$script")/dask.yaml}
@@ -25,37 +32,62 @@ if [ ! -r "$DASK_CONFIG" ]; then
     echo "$DASK_CONFIG: the Dask configuration cannot be read; set DASK_CONFIG to its path" >&2
     exit 2
 fi
-port=${PORT:-8786}
-host=${HOST:-$(hostname -f)}
-address=tls://$host:$port
-certificates=$PWD/.distmom-${SLURM_JOB_ID:-$$}
-
-# Stop all processes started by this script when it exits.
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$certificates"' EXIT
-
-# A start of this job that was killed has left its certificates.
-rm -rf "$certificates"
-python "$(dirname "$script")/certificates.py" "$certificates"
-tls=(--tls-ca-file "$certificates/ca.pem" --tls-cert "$certificates/cert.pem" --tls-key "$certificates/key.pem")
-dask scheduler --protocol tls --host "$host" --port "$port" "${tls[@]}" &
-srun --overlap dask worker "$address" "${tls[@]}" --nworkers 1 --nthreads 1 --memory-limit "${MEMORY:-4GiB}" \
-    --death-timeout 120 &
-
-# The shell handles signals only while it waits for a process in the background.
-distmom "${COMMAND:-fit}" "$@" --scheduler "$address" "${tls[@]}" &
-driver=$!
-interrupted=''
-trap 'interrupted=TERM; kill "$driver" || true' TERM INT
-trap 'interrupted=USR1; kill "$driver" || true' USR1
-code=0
-wait "$driver" || code=$?
-if [ -n "$interrupted" ]; then
-    # The signal has ended 'wait', not the driver.
-    code=0
-    wait "$driver" || code=$?
+job=${own:-$$}
+if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then
+    job=${1:-}
+    if ! [[ "$job" =~ ^[0-9]+$ ]] || [ $# -ne 1 ]; then
+        echo "expected the id of the job whose workers the tasks of this array are, got '$*'" >&2
+        exit 2
+    fi
 fi
-# 130: the driver was interrupted, and has recorded that.
+certificates=$PWD/.distmom-$job
+address=$certificates/scheduler.json
+tls=(--tls-ca-file "$certificates/ca.pem" --tls-cert "$certificates/cert.pem" --tls-key "$certificates/key.pem")
+workers=(srun --overlap dask worker --scheduler-file "$address" "${tls[@]}" --nworkers 1 --nthreads 1
+    --memory-limit "${MEMORY:-4GiB}" --death-timeout 120)
+
+code=0
+child=''
+interrupted=''
+trap 'interrupted=TERM; kill "$child" || true' TERM INT
+trap 'interrupted=USR1; kill "$child" || true' USR1
+# Run a command in the background, as the shell handles signals only while it waits for one.
+run() {
+    "$@" &
+    child=$!
+    code=0
+    wait "$child" || code=$?
+    if [ -n "$interrupted" ]; then
+        # The signal has ended 'wait', not the command.
+        code=0
+        wait "$child" || code=$?
+    fi
+}
+
+if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then
+    # The job may be waiting, or be queued again, with another scheduler.
+    while [ -z "$interrupted" ] && [ -n "$(squeue --noheader --jobs="$job" --format=%T 2>/dev/null || true)" ]; do
+        if [ -r "$address" ]; then
+            run "${workers[@]}"
+        fi
+        [ -n "$interrupted" ] || run sleep $((5 + RANDOM % 20))
+    done
+    code=${interrupted:+130}
+    code=${code:-0}
+else
+    # Stop all processes started by this script when it exits.
+    trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$certificates"' EXIT
+    # A start of this job that was killed has left its certificates.
+    rm -rf "$certificates"
+    python "$(dirname "$script")/certificates.py" "$certificates"
+    port=${PORT:-8786}
+    host=${HOST:-$(hostname -f)}
+    dask scheduler --protocol tls --host "$host" --port "$port" --scheduler-file "$address" "${tls[@]}" &
+    "${workers[@]}" &
+    run distmom "${COMMAND:-fit}" "$@" --scheduler "tls://$host:$port" "${tls[@]}"
+fi
+# 130: the driver was interrupted, and has recorded that, or the workers of this task were.
 if [ "$interrupted" = USR1 ] && [ "$code" -eq 130 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "${REQUEUES:-10}" ]; then
-    scontrol requeue "$SLURM_JOB_ID"
+    scontrol requeue "$own"
 fi
 exit "$code"

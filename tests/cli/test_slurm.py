@@ -26,17 +26,30 @@ MODEL = ("-k", "3", "--head", "posterior")
 #: makes every task of a worker take a while, as long as a file exists
 SLOW = """
 import os, time
+from distmom.corpus import pipeline
 from distmom.engine import tasks
 
 
-def slow(*arguments, accumulate=tasks._accumulate):
-    time.sleep(2.0 if os.path.exists({file!r}) else 0.0)
-    return accumulate(*arguments)
+def slowed(function):
+    def slow(*arguments):
+        time.sleep(2.0 if os.path.exists({file!r}) else 0.0)
+        return function(*arguments)
+
+    return slow
 
 
 # A worker may load this twice.
 if tasks._accumulate.__name__ != "slow":
-    tasks._accumulate = slow
+    tasks._accumulate, pipeline.encode_chunk = slowed(tasks._accumulate), slowed(pipeline.encode_chunk)
+"""
+#: stands in for the program of this name; with APART, workers that are no tasks of an array do nothing
+DASK = """#!/bin/sh
+if [ "$1" = worker ] && [ -n "$SLURM_ARRAY_TASK_ID" ]; then
+    echo joined >>"{folder}/joined-$SLURM_ARRAY_TASK_ID"
+elif [ "$1" = worker ] && [ -n "$APART" ]; then
+    exec sleep 600
+fi
+exec python -m dask "$@" --preload {folder}/slow.py
 """
 
 
@@ -109,9 +122,16 @@ def slowed(batch):
     slow, module, dask = (batch.folder / name for name in ("slow", "slow.py", "dask"))
     slow.touch()
     module.write_text(SLOW.format(file=str(slow)))
-    dask.write_text(f'#!/bin/sh\nexec python -m dask "$@" --preload {module}\n')
+    dask.write_text(DASK.format(folder=batch.folder))
     dask.chmod(0o755)
     return slow, {"PATH": f"{batch.folder}:{batch.environment['PATH']}"}
+
+
+def joined(batch):
+    """How often each task of an array has started its worker."""
+    return {
+        path.name.partition("-")[2]: len(path.read_text().split()) for path in batch.folder.glob("joined-*")
+    }
 
 
 def committed(run):
@@ -167,14 +187,72 @@ def test_a_job_that_is_cancelled_is_not_queued_again(place, batch, tmp_path):
     assert batch.shown(job, "Restarts") == "0"
 
 
-def test_an_ingest_has_the_same_bytes(batch, tmp_path):
+def titles(folder, shard_docs):
+    """Arguments of an ingest before its destination, and the digest of the corpus that this process has made."""
     lines = [f"label{i % 5}\tword{i % 7} word{i % 11} word{i % 13}\n" for i in range(400)]
-    (tmp_path / "titles.tsv").write_text("".join(lines))
-    ingest = (tmp_path / "titles.tsv", "--shard-docs", "100")
-    assert main(["ingest", *map(str, ingest), str(tmp_path / "local"), "--workers", "0", "--quiet"]) == 0
-    job = batch.submit(tmp_path / "titles.tsv", tmp_path / "c", "--shard-docs", "100", COMMAND="ingest")
+    (folder / "titles.tsv").write_text("".join(lines))
+    ingest = ("--shard-docs", shard_docs, str(folder / "titles.tsv"))
+    assert main(["ingest", *ingest, str(folder / "local"), "--workers", "0", "--quiet"]) == 0
+    return ingest, open_corpus(folder / "local").digest
+
+
+def test_an_ingest_has_the_same_bytes(batch, tmp_path):
+    ingest, expected = titles(tmp_path, "100")
+    job = batch.submit(*ingest, tmp_path / "c", COMMAND="ingest")
     batch.wait(job, "COMPLETED")
-    assert open_corpus(tmp_path / "c").digest == open_corpus(tmp_path / "local").digest
+    assert open_corpus(tmp_path / "c").digest == expected
+
+
+def test_a_fit_whose_workers_are_tasks_of_an_array_has_the_same_bits(place, batch, tmp_path):
+    """One is cancelled, one is near its time limit, and one is queued again by SLURM, as after a preemption."""
+    slow, variables = slowed(batch)
+    fit = (place / "corpus", tmp_path / "m", *MODEL, "--run", tmp_path / "run")
+    job = batch.submit(*fit, options=("--ntasks=1",), **variables, APART="1")
+    array = batch.submit(job, options=("--ntasks=1", "--array=1-3"), **variables)
+    wait_until(lambda: joined(batch).keys() == {"1", "2", "3"})
+    wait_until(lambda: committed(tmp_path / "run"))
+    batch.command("scancel", f"{array}_2")
+    commands = {
+        "3": ("scancel", "--batch", "--signal=USR1", f"{array}_3"),
+        "1": ("scontrol", "requeue", f"{array}_1"),
+    }
+    for task, command in commands.items():
+        batch.command(*command)
+        batch.wait(f"{array}_{task}", "PENDING")
+        batch.command("scontrol", "update", f"JobId={array}_{task}", "StartTime=now")
+        wait_until(lambda task=task: joined(batch)[task] == 2)
+    slow.unlink()
+    batch.wait(job, "COMPLETED")
+    assert_same_models(tmp_path / "m", place / "local")
+    for task, state in {"1": "COMPLETED", "2": "CANCELLED", "3": "COMPLETED"}.items():
+        batch.wait(f"{array}_{task}", state)
+    assert joined(batch) == {"1": 2, "2": 1, "3": 2}
+
+
+def test_an_ingest_whose_workers_are_tasks_of_an_array_has_the_same_bytes(batch, tmp_path):
+    slow, variables = slowed(batch)
+    ingest, expected = titles(tmp_path, "20")
+    job = batch.submit(
+        *ingest, tmp_path / "c", options=("--ntasks=1",), **variables, APART="1", COMMAND="ingest"
+    )
+    array = batch.submit(job, options=("--ntasks=1", "--array=1-2"), **variables)
+    wait_until(lambda: joined(batch).keys() == {"1", "2"})
+    wait_until(lambda: len(list(tmp_path.glob("c.partial/parts/p*"))) >= 2)
+    batch.command("scancel", f"{array}_1")
+    batch.wait(f"{array}_1", "CANCELLED")
+    assert not (tmp_path / "c").exists()
+    slow.unlink()
+    batch.wait(job, "COMPLETED")
+    assert open_corpus(tmp_path / "c").digest == expected
+    batch.wait(f"{array}_2", "COMPLETED")
+
+
+def test_tasks_of_an_array_need_a_job(batch, tmp_path):
+    array = batch.submit("corpus", "model", options=("--ntasks=1", "--array=1"))
+    batch.wait(f"{array}_1", "FAILED")
+    assert "expected the id of the job whose workers the tasks of this array are, got 'corpus model'" in (
+        batch.log.read_text()
+    )
 
 
 @needs("shellcheck")
