@@ -6,6 +6,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -62,8 +63,8 @@ class Holder:
 
     @classmethod
     def parse(cls, content: bytes) -> Holder | None:
-        """Return the holder that a file states; None if it cannot be read, and `_NAMELESS` if it is empty."""
-        if not content:
+        """Return the holder that a file states; None if it cannot be read, and `_NAMELESS` if it was cut."""
+        if _CUT.fullmatch(content):
             return _NAMELESS
         try:
             entry = json.loads(content)
@@ -86,7 +87,9 @@ class Holder:
         return f"process {self.pid} on host {self.host}"
 
 
-#: whoever has created a lock file and not written to it yet, or was ended in between
+#: an empty lock file, or the beginning of one
+_CUT = re.compile(rb'|\{"host": "[^}]*')
+#: whoever has created a lock file and not written all of it yet, or was ended in between
 _NAMELESS = Holder("", 0, None, "an unknown time", id="nameless")
 
 
@@ -95,8 +98,8 @@ class Lock:
 
     The holder touches the file every `BEAT_S`. A lock left by a process of this host that has ended is taken over
     at once. One of another host, or of another namespace of processes, is taken over if its file has not been
-    touched for `LEASE_S` by the clock of the process that waits; no clocks are compared. So is an empty file: its
-    holder may have ended before it wrote its name. All log a warning.
+    touched for `LEASE_S` by the clock of the process that waits; no clocks are compared. So is a file that is
+    empty or cut: its holder may have ended before it wrote its name. All log a warning.
 
     Parameters
     ----------

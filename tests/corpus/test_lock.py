@@ -49,15 +49,16 @@ def test_a_file_without_a_readable_owner_is_left(tmp_path):
         assert (tmp_path / "lock").read_text() == content
 
 
-def test_an_empty_file_is_taken_over_unless_its_holder_writes_its_name(tmp_path, monkeypatch, caplog):
-    (tmp_path / "lock").touch()
+@pytest.mark.parametrize("content", ["", '{"host": "x", "pid": 1, "bo'])
+def test_a_cut_file_is_taken_over_unless_its_holder_writes_its_name(tmp_path, monkeypatch, caplog, content):
+    (tmp_path / "lock").write_text(content)
     with (
         meanwhile(lambda: write(tmp_path / "lock", Holder.this()), 0.2),
         pytest.raises(UsageError, match=rf"process {os.getpid()} on host"),
     ):
         Lock(tmp_path / "lock").acquire()
     monkeypatch.setattr(lock, "LEASE_S", 0.1)
-    (tmp_path / "lock").write_text("")
+    (tmp_path / "lock").write_text(content)
     with Lock(tmp_path / "lock"):
         assert "the lock of a process that has not written its name, which has shown no sign" in caplog.text
     assert not (tmp_path / "lock").exists()
