@@ -43,11 +43,6 @@ def copies(place):
     return ["copy", str(place / "original")]
 
 
-def draws(place):
-    """A corpus that is drawn."""
-    return ["synth", "nips", "--docs", "60", "--shard-docs", "15"]
-
-
 SOURCES = {make.__name__: make for make in (documents, sentences, sequences, copies)}
 
 
