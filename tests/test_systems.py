@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import systems_ran
+from pages import anchors
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "systems.md"
@@ -77,13 +78,6 @@ def is_defined(name):
         if file.is_file():
             return n == len(parts) or ".".join(parts[n:]) in definitions(file)
     return False
-
-
-@cache
-def anchors(path):
-    """Return the anchors of the headings of a page, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
 
 
 def test_no_system_is_left_out():
