@@ -117,7 +117,7 @@ class ECA(SpectralEstimator):
     State = FactorState
     reads = ("dense", "csr")
     capabilities = frozenset({Capability.VIEWS, Capability.FACTORS})
-    shown = ("n_groups", "n_dropped_groups", "n_found", "gap", "noise_level")
+    shown = ("n_groups", "n_dropped_groups", "n_found", "gap", "noise_level", "alpha0")
 
     n_components: int = parameter("Number of factors.", default=10, least=1, kw_only=False)
     orders: str = parameter(
