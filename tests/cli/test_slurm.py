@@ -229,6 +229,7 @@ def test_a_fit_whose_workers_are_tasks_of_an_array_has_the_same_bits(place, batc
     assert joined(batch) == {"1": 2, "2": 1, "3": 2}
 
 
+@pytest.mark.nightly
 def test_an_ingest_whose_workers_are_tasks_of_an_array_has_the_same_bytes(batch, tmp_path):
     slow, variables = slowed(batch)
     ingest, expected = titles(tmp_path, "20")
