@@ -19,17 +19,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredColumns
-from distmom.engine.directory import load_sums
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
-from distmom.models.posteriors import normalise
 from distmom.moments.product import (
     N_GROUPS,
-    GroupMoments,
     GroupMomentsPass,
     GroupSketchPass,
     PresenceEMPass,
-    group_moments,
     maximised,
     presence_logs,
     smoothed_rates,
@@ -40,10 +36,11 @@ from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, place_parameter
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
+from distmom.spectral.posteriors import normalise
 from distmom.spectral.recovery import Recovery, column_edges
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.three_views import AlignedViews, align_views, mean_rows, random_views
+from distmom.spectral.three_views import AlignedViews, align_views, load_moments, mean_rows, random_views
 
 #: least distance of the probability of a word from zero and from one when components of documents are inferred:
 #: for probabilities of the moments, which are clipped, and for those of EM, which only rounding can make 0 or 1
@@ -170,7 +167,7 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
         # Two thirds of the eigenvalues that matter are negative, so no shift may remove them.
         basis = range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False)
         pass_ = GroupMomentsPass(d, groups=groups, basis=basis.matrix, rank=basis.rank)
-        load = partial(_load, run.scan(pass_).directory)
+        load = partial(load_moments, run.scan(pass_).directory)
         out = AlignedViews(unknown(N_GROUPS, basis.rank, k), unknown(k), unknown())
         found = run.small(align_views, load, k, self.decomposition, where=self.decompose_on, out=out)
         state: ProductState = run.rows(_state, basis, views, found, out=unknown())
@@ -269,10 +266,6 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
                 }
             )  # fmt: skip
         return found
-
-
-def _load(directory: str) -> GroupMoments:
-    return group_moments(load_sums(directory)[0])
 
 
 def _state(engine: Engine, basis: Basis, groups: np.ndarray, found: AlignedViews) -> ProductState:

@@ -1,14 +1,19 @@
-"""The choice between the whole second moment of dense rows and a sketch of it, and a basis from that sketch."""
+"""A basis of the leading eigenvectors of the second moment of dense rows: of the whole moment, or of a sketch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distmom.engine.passes import Pass
-from distmom.moments.gaussian import RowMomentsPass, RowSketchPass
-from distmom.spectral.basis import Basis, range_basis
+import numpy as np
+
+from distmom.blas import one_blas_thread
+from distmom.engine import Engine, Pass, PassResult, Selection, StoredColumns
+from distmom.errors import NumericalError
+from distmom.linalg import fix_signs
+from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
+from distmom.spectral.basis import Basis, range_basis, unknown_columns
 from distmom.spectral.components import basis_slabs
-from distmom.spectral.run import Run
+from distmom.spectral.run import Run, unknown
 
 
 def takes_whole(d: int, k: int, n_oversamples: int, n_power_iter: int) -> bool:
@@ -51,3 +56,63 @@ def sketched_basis(
         scale=sketch.scale,
         n_signals=n_signals,
     )
+
+
+def basis_rank(d: int, k: int, n_oversamples: int, whole: bool) -> int:
+    """Return the number of vectors of a basis for k components, at most."""
+    return min(max(k - 1, 2) if whole else k + n_oversamples, d)
+
+
+def row_basis(
+    run: Run,
+    d: int,
+    k: int,
+    n_oversamples: int,
+    n_power_iter: int,
+    seed: int,
+    whole: bool,
+    passes: Sequence[Pass],
+    selection: Selection | None = None,
+) -> Basis:
+    """Find a basis that contains the k - 1 leading eigenvectors of the covariance of the first d columns.
+
+    The ``whole`` covariance takes one pass. Where there are few columns, it also takes fewer operations than
+    all passes of a sketch together (see `takes_whole`). The ``passes`` are those that
+    read the basis, without arrays.
+    """
+    r = basis_rank(d, k, n_oversamples, whole)
+    if whole:
+        scanned = run.scan(RowCovariancePass(d, selection))
+        out = Basis(unknown_columns(d, r), r, 0.0, unknown(d, 1))
+        return run.rows(leading_basis, scanned, r, out=out)
+    sketch = RowSketchPass(d, selection, n_columns=r, seed=seed)
+    return sketched_basis(run, sketch, n_power_iter, max(k - 1, 1), passes)
+
+
+def leading_basis(engine: Engine, scanned: PassResult, rank: int) -> Basis:
+    """Return the leading eigenvectors of the covariance as a basis."""
+    mass = float(scanned.sums["mass"])
+    if not mass > 0.0:
+        raise NumericalError("expected rows of positive weight, got none")
+    mean = np.asarray(scanned.sums["mean"]) / mass
+    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+        covariance = np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean)
+        if not np.isfinite(covariance).all():
+            largest = float(np.abs(mean).max())
+            raise NumericalError(
+                f"the covariance of the rows overflows, their largest mean is {largest:.3g}: scale the rows"
+            )
+        vectors = fix_signs(np.linalg.eigh(covariance)[1][:, ::-1][:, :rank])
+    columns = StoredColumns((engine.put(vectors),))
+    return Basis(columns, rank, 0.0, engine.put(mean[:, None]))
+
+
+def offset_of(engine: Engine, basis: Basis) -> float:
+    """Return the squared norm of the mean of the rows."""
+    return float(np.sum(mean_of_rows(basis) ** 2))
+
+
+def mean_of_rows(basis: Basis) -> np.ndarray:
+    """Return the mean of the rows (d,) that was found with a basis of central moments."""
+    assert basis.mean is not None
+    return np.asarray(basis.mean.load(), np.float64)[:, 0]

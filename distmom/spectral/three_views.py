@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from distmom.blas import one_blas_thread
+from distmom.engine.directory import load_sums
 from distmom.errors import NumericalError
 from distmom.linalg import Decomposition, Whitening, decompose, fix_signs, multilinear, symmetrise
-from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, GroupPairs
+from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, GroupPairs, group_moments, group_pairs
 from distmom.spectral.core import whiten_moment
 
 #: least singular value of the moment of two views, as a share of the largest, that rounding does not account for
@@ -201,6 +202,16 @@ def _components(of: ViewMaps, found: Decomposition) -> ViewComponents:
 def mapped(target: np.ndarray, source: np.ndarray) -> np.ndarray:
     """Return ``target source^-1``."""
     return np.asarray(np.linalg.solve(source.T, target.T).T)
+
+
+def load_moments(directory: str) -> GroupMoments:
+    """Return the moments that a committed pass has added up."""
+    return group_moments(load_sums(directory)[0])
+
+
+def load_pairs(directory: str) -> GroupPairs:
+    """Return the moments up to the second order that a committed pass has added up."""
+    return group_pairs(load_sums(directory)[0])
 
 
 @dataclass(frozen=True)

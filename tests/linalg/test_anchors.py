@@ -5,7 +5,6 @@ from scipy.optimize import minimize
 
 from distmom.errors import NumericalError
 from distmom.linalg.anchors import (
-    _project_rows,
     _squared_distances,
     divergence_weights,
     select_anchors,
@@ -138,24 +137,6 @@ def test_every_row_has_a_distribution_of_weights_whatever_its_contexts():
     assert (found[0] == 0.2).all()
     # Blocks of rows, and rows alone, give the same.
     assert_allclose(found[17:18], divergence_weights(rows[17:18], anchors, contexts), atol=1e-12)
-
-
-@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e3, 1e9])
-def test_projection_ends_where_entries_are_equal_up_to_rounding(scale):
-    rng = np.random.default_rng(0)
-    points = scale * (rng.integers(0, 3, (20_000, 5)) / 3.0 + 1e-16 * rng.standard_normal((20_000, 5)))
-    found = points.copy()
-    _project_rows(found)
-    # In a large row, rounding removes the digits of the projection.
-    assert_allclose(found.sum(axis=1), 1.0, atol=1e-12 + 1e-15 * scale)
-    assert found.min() >= 0.0
-    ordered = np.sort(points, axis=1)[:, ::-1]
-    excess = (np.cumsum(ordered, axis=1) - 1.0) / np.arange(1, 6)
-    shift = excess[np.arange(20_000), (ordered > excess).sum(axis=1) - 1]
-    assert_allclose(found, np.maximum(points - shift[:, None], 0.0), atol=1e-12 + 1e-15 * scale)
-    nothing = np.full((1, 3), np.nan)
-    _project_rows(nothing)
-    assert np.isnan(nothing).any()
 
 
 def test_too_few_dimensions_are_refused():

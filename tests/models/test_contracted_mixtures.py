@@ -15,12 +15,12 @@ from distmom.linalg import decompose_slices
 from distmom.linalg.post import polar
 from distmom.models import load_model
 from distmom.models.gaussian.estimator import SphericalMixture
-from distmom.models.gaussian.fitting import leading_basis
 from distmom.models.multiview.estimator import MultiView
 from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass
 from distmom.moments.multiview import MultiViewMomentsPass
 from distmom.simulate.mixtures import GaussianPopulation
 from distmom.spectral import contracted
+from distmom.spectral.row_basis import leading_basis
 
 K = 24
 WIDTHS = (26, 25, 24)

@@ -17,7 +17,7 @@ from distmom.engine import plan_pass
 from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import InputError, NumericalError, StoreError, UsageError
 from distmom.models import ECA, load_model
-from distmom.models.eca.cumulants import warn_of_noise, whiten_views
+from distmom.models.eca.cumulants import warn_of_noise
 from distmom.moments.small import SmallMoments
 from distmom.moments.views import ViewSketchPass
 from distmom.predict import transform_views
@@ -30,6 +30,7 @@ from distmom.simulate.views import (
     poisson_sentences,
 )
 from distmom.spectral.artifact import MODEL
+from distmom.spectral.views import whiten_views
 
 D = 6
 RNG = np.random.default_rng(1)

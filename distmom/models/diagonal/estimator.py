@@ -18,7 +18,6 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.engine import StoredColumns, StoredRows, TallResult
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
-from distmom.models.densities import RowDensity
 from distmom.models.diagonal.fitting import (
     DiagonalState,
     decomposed_partition,
@@ -38,20 +37,20 @@ from distmom.models.diagonal.fitting import (
 from distmom.models.diagonal.pictures import pictures_of
 from distmom.models.diagonal.posterior import DiagonalAssignPass, DiagonalEMPass, Diagonals, Posterior
 from distmom.models.diagonal.recovery import Estimate, recover_by_partitions, view_scales
-from distmom.models.multiview.decomposition import load_moments
 from distmom.moments.diagonal import ColumnMomentsPass, ViewSquaresPass
 from distmom.moments.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
 from distmom.moments.product import N_GROUPS
 from distmom.spectral.basis import unknown_columns
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import basis_slabs
+from distmom.spectral.densities import RowDensity
 from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import corpus_of_rows
-from distmom.spectral.three_views import AlignedViews, random_views
+from distmom.spectral.three_views import AlignedViews, load_moments, random_views
 
 #: number of columns up to which all moments are added up, for any partition
 MOST_WHOLE = 64

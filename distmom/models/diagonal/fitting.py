@@ -20,7 +20,6 @@ from distmom.models.diagonal.recovery import (
     estimate_of,
     score_coefficients,
 )
-from distmom.models.multiview.fitting import next_basis
 from distmom.moments.diagonal import ColumnMoments, column_moments, spreads_of
 from distmom.moments.multiview import view_slices
 from distmom.moments.product import N_GROUPS, GroupMoments
@@ -28,6 +27,7 @@ from distmom.spectral.layout import array, value
 from distmom.spectral.recovery import Recovery
 from distmom.spectral.run import Run
 from distmom.spectral.three_views import AlignedViews, mean_rows
+from distmom.spectral.view_basis import next_basis
 
 #: least variance of a column within a component, as a share of its variance
 LEAST_VARIANCE = 1e-6
@@ -98,7 +98,7 @@ def ordered_units(engine: Engine, units: StoredArray, order: np.ndarray) -> Stor
 
 
 def next_view_basis(engine: Engine, tallies: Tallies, *arguments: Any) -> TallResult:
-    """Return `distmom.models.multiview.fitting.next_basis`; its errors name the partition."""
+    """Return `distmom.spectral.view_basis.next_basis`; its errors name the partition."""
     try:
         return next_basis(engine, tallies, *arguments)
     except NumericalError as error:

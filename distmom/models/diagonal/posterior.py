@@ -15,10 +15,10 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
 from distmom.engine.sums import Sums, SumSpec
-from distmom.models.posteriors import AssignPass, MixturePass, normalise
 from distmom.moments.diagonal import standardised
 from distmom.moments.gaussian import dense_rows, mass_of, piece_bytes, piece_rows
 from distmom.moments.groups import WHOLE_SHARD
+from distmom.spectral.posteriors import AssignPass, MixturePass, normalise
 
 
 @dataclass(frozen=True)

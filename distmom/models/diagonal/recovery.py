@@ -17,9 +17,9 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
-from distmom.models.multiview.decomposition import decomposed, extended
 from distmom.moments.diagonal import ColumnMoments
 from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments
+from distmom.spectral import centred_views
 from distmom.spectral.run import unknown
 from distmom.spectral.three_views import AlignedViews, random_views
 
@@ -83,9 +83,9 @@ def view_scales(views: np.ndarray) -> np.ndarray:
 
 
 def decomposed_views(moments: GroupMoments, k: int, method: str) -> AlignedViews:
-    """Return `distmom.models.multiview.decomposition.decomposed`; a single component needs no decomposition."""
+    """Return `distmom.spectral.centred_views.decomposed_views`; a single component needs no decomposition."""
     if k > 1:
-        return decomposed(moments, k, method)
+        return centred_views.decomposed_views(moments, k, method)
     diagnostics = {
         "asymmetry": 0.0, "residual": 0.0, "sum_weights": 1.0, "eigenvalues": [1.0], "spectrum": [1.0],
         "conditioning": [1.0] * len(PAIRS),
@@ -135,7 +135,7 @@ def recover_by_partitions(moments: ColumnMoments, k: int, method: str, n: int, s
 
 
 def _least_singular_value(moments: GroupMoments, k: int) -> float:
-    pairs = extended(moments)
+    pairs = centred_views.extended(moments)
     if k > len(pairs.means[0]):
         return 0.0
     return min(float(np.linalg.svd(pairs.pair(*pair), compute_uv=False)[k - 1]) for pair in PAIRS)

@@ -23,9 +23,8 @@ from distmom.engine import Engine, PassResult, StoredArray
 from distmom.errors import InputError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.factors import METHODS, Factors
-from distmom.models.eca.cumulants import alpha0_of_views, load_fourth, load_views, warn_of_noise, whiten_views
+from distmom.models.eca.cumulants import alpha0_of_views, load_fourth, warn_of_noise
 from distmom.models.eca.recovery import group_factors, recover_factors
-from distmom.models.eca.views import basis_of_views, mean_of_views
 from distmom.moments.fourth import ViewFourthPass, pair_directions
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass
 from distmom.spectral.basis import Basis
@@ -46,6 +45,7 @@ from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
+from distmom.spectral.views import basis_of_views, load_views, mean_of_views, whiten_views
 
 
 @dataclass(frozen=True)

@@ -18,19 +18,15 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Selection, StoredRows
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
-from distmom.models.densities import RowDensity
 from distmom.models.gaussian.contracted import contraction_passes, recover_by_contractions
 from distmom.models.gaussian.fitting import (
     MixtureState,
     agreed_count,
-    basis_rank,
     gaussians_of,
     kept_positions,
     load_moments,
     maximise,
     mixture_state,
-    offset_of,
-    row_basis,
     stored_gaussians,
     widened,
 )
@@ -48,11 +44,12 @@ from distmom.spectral.contracted import (
     settled_third_moment,
     third_moment_parameter,
 )
+from distmom.spectral.densities import RowDensity
 from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import MOST_COMPONENTS, halves
-from distmom.spectral.row_basis import takes_whole
+from distmom.spectral.row_basis import basis_rank, offset_of, row_basis, takes_whole
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import corpus_of_rows, rows_in_memory

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, Pass, PassResult, Selection, StoredColumns
+from distmom.engine import Engine, PassResult
 from distmom.engine.directory import load_sums
 from distmom.engine.state import SLAB_ROWS
 from distmom.engine.tall import read_rows
-from distmom.errors import NumericalError
-from distmom.linalg import fix_signs
 from distmom.models.gaussian.posterior import Gaussians, Posterior, maximised
 from distmom.models.gaussian.recovery import LEAST_NOISE, LEAST_VARIANCE, Found, count_components
 from distmom.moments.gaussian import (
-    RowCovariancePass,
     RowMoments,
-    RowSketchPass,
     row_moments,
 )
-from distmom.spectral.basis import Basis, unknown_columns
+from distmom.spectral.basis import Basis
 from distmom.spectral.layout import array, value
 from distmom.spectral.recovery import product
-from distmom.spectral.row_basis import sketched_basis
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.row_basis import mean_of_rows
+from distmom.spectral.run import Run
 
 #: rows that are kept for pictures, at most
 N_KEPT = 500
@@ -64,37 +59,6 @@ class MixtureState:
     diagnostics: dict[str, Any] = value()
 
 
-def basis_rank(d: int, k: int, n_oversamples: int, whole: bool) -> int:
-    """Return the number of vectors of a basis for k components, at most."""
-    return min(max(k - 1, 2) if whole else k + n_oversamples, d)
-
-
-def row_basis(
-    run: Run,
-    d: int,
-    k: int,
-    n_oversamples: int,
-    n_power_iter: int,
-    seed: int,
-    whole: bool,
-    passes: Sequence[Pass],
-    selection: Selection | None = None,
-) -> Basis:
-    """Find a basis that contains the k - 1 leading eigenvectors of the covariance of the first d columns.
-
-    The ``whole`` covariance takes one pass. Where there are few columns, it also takes fewer operations than
-    all passes of a sketch together (see `distmom.spectral.row_basis.takes_whole`). The ``passes`` are those that
-    read the basis, without arrays.
-    """
-    r = basis_rank(d, k, n_oversamples, whole)
-    if whole:
-        scanned = run.scan(RowCovariancePass(d, selection))
-        out = Basis(unknown_columns(d, r), r, 0.0, unknown(d, 1))
-        return run.rows(leading_basis, scanned, r, out=out)
-    sketch = RowSketchPass(d, selection, n_columns=r, seed=seed)
-    return sketched_basis(run, sketch, n_power_iter, max(k - 1, 1), passes)
-
-
 def kept_positions(n: int, seed: int) -> np.ndarray:
     """Return the positions of the units whose first rows are kept, ascending."""
     if n <= N_KEPT:
@@ -107,34 +71,6 @@ def load_moments(directory: str) -> RowMoments:
     return row_moments(load_sums(directory)[0])
 
 
-def leading_basis(engine: Engine, scanned: PassResult, rank: int) -> Basis:
-    """Return the leading eigenvectors of the covariance as a basis."""
-    mass = float(scanned.sums["mass"])
-    if not mass > 0.0:
-        raise NumericalError("expected rows of positive weight, got none")
-    mean = np.asarray(scanned.sums["mean"]) / mass
-    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-        covariance = np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean)
-        if not np.isfinite(covariance).all():
-            largest = float(np.abs(mean).max())
-            raise NumericalError(
-                f"the covariance of the rows overflows, their largest mean is {largest:.3g}: scale the rows"
-            )
-        vectors = fix_signs(np.linalg.eigh(covariance)[1][:, ::-1][:, :rank])
-    columns = StoredColumns((engine.put(vectors),))
-    return Basis(columns, rank, 0.0, engine.put(mean[:, None]))
-
-
-def offset_of(engine: Engine, basis: Basis) -> float:
-    """Return the squared norm of the mean of the rows."""
-    return float(np.sum(_mean(basis) ** 2))
-
-
-def _mean(basis: Basis) -> np.ndarray:
-    assert basis.mean is not None
-    return np.asarray(basis.mean.load(), np.float64)[:, 0]
-
-
 def agreed_count(engine: Engine, directories: tuple[str, ...], d: int, most: int) -> tuple[int, Any]:
     """Return the number of components that the moments of two halves agree on, and the replicated shares."""
     first, second = (load_moments(directory) for directory in directories)
@@ -143,7 +79,7 @@ def agreed_count(engine: Engine, directories: tuple[str, ...], d: int, most: int
 
 def gaussians_of(engine: Engine, basis: Basis, found: Found) -> Gaussians:
     """Bring the means back from the basis to the columns of the rows."""
-    mean = _mean(basis)
+    mean = mean_of_rows(basis)
     offsets = np.ascontiguousarray(product(basis.matrix, len(mean), found.means).whole().T)
     return Gaussians(mean[:, None], offsets, found.weights, found.variances)
 

@@ -15,7 +15,6 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
 from distmom.engine.sums import Sums, SumSpec
-from distmom.models.posteriors import AssignPass, MixturePass, normalise
 from distmom.moments.gaussian import (
     dense_rows,
     mass_of,
@@ -25,6 +24,7 @@ from distmom.moments.gaussian import (
     squared_norms,
 )
 from distmom.moments.groups import WHOLE_SHARD
+from distmom.spectral.posteriors import AssignPass, MixturePass, normalise
 
 
 @dataclass(frozen=True)

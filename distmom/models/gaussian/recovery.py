@@ -25,10 +25,9 @@ from typing import Any
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.errors import NumericalError
 from distmom.linalg import Decomposition, Whitening, decompose, multilinear, robust_components, symmetrise
 from distmom.moments.gaussian import RowMoments
-from distmom.spectral.core import whiten_moment
+from distmom.spectral.isotropic import check_range, n_usable, noise_of, whitened_covariance
 from distmom.spectral.rank import REPLICATED_SHARE
 from distmom.spectral.run import Decomposed, unknown
 
@@ -38,10 +37,6 @@ LEAST_VARIANCE = 1e-3
 LEAST_NOISE = 1e-9
 #: least weight of a component
 LEAST_WEIGHT = 1e-6
-#: least total variance of rows: products of three smaller values underflow
-LEAST_TRACE = 1e-180
-#: largest rounding error of the covariance, as a share of the variance per direction between components
-MOST_ROUNDING = 1e-3
 #: number of standard errors by which an eigenvalue of noise may exceed its variance in one half of the rows
 N_ERRORS = 3.0
 
@@ -114,9 +109,7 @@ def whitened_rows(moments: RowMoments, k: int, d: int, offset: float, lower: boo
     with one_blas_thread():
         values, vectors = np.linalg.eigh(moments.second)
         values, vectors = values[::-1], vectors[:, ::-1]
-        while (
-            lower and k > 1 and _n_usable(values, noise_of(values, moments.trace, k, d), d, moments) < k - 1
-        ):
+        while lower and k > 1 and n_usable(values, noise_of(values, moments.trace, k, d), d, moments) < k - 1:
             k -= 1
         noise = noise_of(values, moments.trace, k, d)
         if k == 1:
@@ -221,72 +214,9 @@ def _facts(of: WhitenedRows) -> dict[str, Any]:
     }
 
 
-def noise_level(noise: float, d: int, n: int) -> float:
-    """Return how far the largest eigenvalue of noise is above its variance in a sample of n rows.
-
-    It is the edge of the distribution of Marchenko and Pastur. A population that is enumerated rather than sampled
-    (``n`` is 0) has no such error.
-    """
-    ratio = d / n if n else 0.0
-    return max(noise, 0.0) * (2.0 * float(np.sqrt(ratio)) + ratio)
-
-
-def noise_of(values: np.ndarray, trace: float, k: int, d: int) -> float:
-    """Return the average of the eigenvalues of the covariance beyond the first k - 1."""
-    return max((trace - float(values[: k - 1].sum())) / (d - k + 1), 0.0)
-
-
 def least_variance(moments: RowMoments, d: int, offset: float) -> float:
     """Return the least variance of a component, also where rows have no noise."""
     return float(LEAST_NOISE * moments.trace / d + 1e-15 * offset / d + np.finfo(float).tiny)
-
-
-def check_range(moments: RowMoments, k: int, d: int, offset: float) -> None:
-    """Refuse rows whose moments are out of range, or inexact because the rows are far from the origin."""
-    is_finite = np.isfinite(moments.trace) and (moments.third is None or np.isfinite(moments.third).all())
-    if not is_finite or 0.0 < moments.trace < LEAST_TRACE:
-        raise NumericalError(
-            f"the rows have a total variance of {moments.trace:.3g}, whose third moments are out of range: scale "
-            "the rows"
-        )
-    eps = float(np.finfo(float).eps)
-    rounding = eps * offset
-    # Constant rows are refused later, with a message of their own.
-    if k == 1 or moments.trace <= 10.0 * eps * rounding:
-        return
-    # The trace is computed from centred rows, so it keeps its digits.
-    if rounding > MOST_ROUNDING * moments.trace / min(k - 1, d):
-        distance, spread = offset**0.5, moments.trace**0.5
-        raise NumericalError(
-            f"the mean of the rows has norm {distance:.3g}, and they are {spread:.3g} away from it on average, so "
-            f"that rounding changes their covariance by about {rounding:.3g}: subtract the mean from the rows"
-        )
-
-
-def _threshold(values: np.ndarray, noise: float, d: int, moments: RowMoments) -> float:
-    """Return what an eigenvalue of the covariance must exceed to carry a component."""
-    level = noise + noise_level(noise, d, moments.n_sampled)
-    return max(level, 1e-12 * float(values[0]))
-
-
-def _n_usable(values: np.ndarray, noise: float, d: int, moments: RowMoments) -> int:
-    """Return the number of eigenvalues of the covariance that can carry a component."""
-    return int(np.count_nonzero(values > _threshold(values, noise, d, moments)))
-
-
-def whitened_covariance(moments: RowMoments, values: np.ndarray, k: int, noise: float, d: int) -> Whitening:
-    """Whiten the covariance minus the noise by its k - 1 leading eigenvalues."""
-    n_usable = _n_usable(values, noise, d, moments)
-    if n_usable < k - 1:
-        shown = ", ".join(f"{x:.3g}" for x in values[: k + 2])
-        least = _threshold(values, noise, d, moments)
-        raise NumericalError(
-            f"the covariance carries fewer than {k} components: {k - 1} of its eigenvalues must be above "
-            f"{least:.3g}, the noise of variance {noise:.3g} with its sampling error and rounding, but {n_usable} "
-            f"are; the largest are {shown}; use n_components={n_usable + 1} or fewer, or more rows"
-        )
-    level = noise_level(noise, d, moments.n_sampled)
-    return whiten_moment(moments.second - noise * np.eye(len(moments.second)), k - 1, level)
 
 
 def _beyond(moments: RowMoments, W: np.ndarray) -> np.ndarray:

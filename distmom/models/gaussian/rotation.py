@@ -30,12 +30,11 @@ from distmom.models.gaussian.recovery import (
     LEAST_VARIANCE,
     LEAST_WEIGHT,
     Found,
-    check_range,
     least_variance,
-    noise_of,
 )
 from distmom.moments.gaussian import RowMoments
 from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments
+from distmom.spectral.isotropic import check_range, noise_of
 from distmom.spectral.three_views import align_views
 
 #: directions per direction between components: with fewer, a rotation more often makes badly conditioned views

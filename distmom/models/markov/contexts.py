@@ -24,7 +24,8 @@ from distmom.engine import Engine, StoredColumns, Tallies, TallResult
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg.anchors import select_anchors, simplex_weights
-from distmom.models.markov.recovery import ROUTES, disagreements, simplex_rows
+from distmom.linalg.simplex import simplex_rows
+from distmom.models.markov.recovery import ROUTES, disagreements
 from distmom.spectral.basis import unknown_columns
 from distmom.spectral.recovery import Slabs
 from distmom.spectral.run import unknown

@@ -18,6 +18,7 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.engine.directory import load_sums
 from distmom.errors import NumericalError
+from distmom.linalg.simplex import simplex_rows
 from distmom.moments.sequences import WindowMoments, window_moments
 from distmom.spectral.run import Decomposed, unknown
 from distmom.spectral.three_views import decompose_views, mapped, shared_range
@@ -144,14 +145,6 @@ def _rows_to_laws(matrix: np.ndarray) -> np.ndarray:
     return simplex_rows(
         np.where(totals > 0.0, matrix / np.where(totals > 0.0, totals, 1.0), 1.0 / len(matrix))
     )
-
-
-def simplex_rows(rows: np.ndarray) -> np.ndarray:
-    """Return the distributions nearest to the rows of a matrix (n, k), by sorting."""
-    ordered = -np.sort(-rows, axis=1)
-    shifts = (np.cumsum(ordered, axis=1) - 1.0) / np.arange(1, rows.shape[1] + 1)
-    n_left = (ordered > shifts).sum(axis=1)
-    return np.asarray(np.maximum(rows - shifts[np.arange(len(rows)), n_left - 1][:, None], 0.0))
 
 
 def stationary_law(transition: np.ndarray) -> np.ndarray:

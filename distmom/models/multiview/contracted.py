@@ -20,10 +20,10 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Engine
 from distmom.engine.directory import load_sums
 from distmom.linalg import slice_directions
-from distmom.models.multiview.decomposition import conditioning, extended_pairs, load_pairs
 from distmom.moments.contracted import ViewContractionsPass, view_contraction
 from distmom.moments.multiview import MultiViewMomentsPass
 from distmom.moments.product import N_GROUPS, GroupPairs
+from distmom.spectral.centred_views import conditioning, extended_pairs
 from distmom.spectral.contracted import Contracted, find_by_contractions, sliced_facts
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.three_views import (
@@ -31,6 +31,7 @@ from distmom.spectral.three_views import (
     ViewMaps,
     WhitenedViews,
     align_whitened,
+    load_pairs,
     whiten_views,
 )
 

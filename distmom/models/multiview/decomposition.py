@@ -27,12 +27,12 @@ import numpy as np
 from scipy.optimize import brentq
 
 from distmom.blas import one_blas_thread
-from distmom.engine.directory import load_sums
 from distmom.errors import NumericalError
 from distmom.moments.dirichlet import second_cross_moment, third_cross_moment
-from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, GroupPairs, group_moments, group_pairs
+from distmom.moments.product import PAIRS, GroupMoments
+from distmom.spectral.centred_views import extended, measured_views
 from distmom.spectral.concentration import LEAST, MOST, warn_at_ends
-from distmom.spectral.three_views import AlignedViews, align_views
+from distmom.spectral.three_views import AlignedViews
 
 logger = logging.getLogger(__name__)
 
@@ -40,42 +40,6 @@ logger = logging.getLogger(__name__)
 _STEP = 10.0
 #: skewness of a factor up to which rounding accounts for it
 _ROUNDING = 1e-8
-
-
-def load_moments(directory: str) -> GroupMoments:
-    """Return the moments that a committed pass has added up."""
-    return group_moments(load_sums(directory)[0])
-
-
-def load_pairs(directory: str) -> GroupPairs:
-    """Return the moments up to the second order that a committed pass has added up."""
-    return group_pairs(load_sums(directory)[0])
-
-
-def extended(moments: GroupMoments, constant: float = 1.0) -> GroupMoments:
-    """Return the moments of views with a first coordinate that is constant, 1 by default, in every row.
-
-    Centred views have linearly dependent conditional means; with the coordinate they are linearly independent if
-    the means are affinely independent.
-    """
-    of = extended_pairs(moments, constant)
-    first, second, third = constant * of.pairs
-    triples = np.empty((of.means.shape[1],) * N_GROUPS)
-    triples[0], triples[:, 0], triples[:, :, 0] = third, second, first
-    triples[1:, 1:, 1:] = moments.triples
-    return GroupMoments(of.means, of.pairs, triples)
-
-
-def extended_pairs(moments: GroupPairs, constant: float = 1.0) -> GroupPairs:
-    """Return the moments up to the second order of the views that `extended` describes."""
-    means, pairs = moments.means, moments.pairs
-    n = means.shape[1] + 1
-    more_means = np.concatenate([np.full((N_GROUPS, 1), constant), means], axis=1)
-    more_pairs = np.empty((len(PAIRS), n, n))
-    for i, (s, t) in enumerate(PAIRS):
-        more_pairs[i, 0, :], more_pairs[i, :, 0] = constant * more_means[t], constant * more_means[s]
-        more_pairs[i, 1:, 1:] = pairs[i]
-    return GroupPairs(more_means, more_pairs)
 
 
 def diagonal_moments(moments: GroupMoments, alpha0: float) -> GroupMoments:
@@ -122,8 +86,8 @@ def decomposed(moments: GroupMoments, k: int, method: str, alpha0: float = 0.0) 
         # The coordinate must stay the largest singular direction, also where rows have more components than k.
         moments = extended(moments, math.sqrt(alpha0 + 1.0))
     moments = diagonal_moments(moments, alpha0)
-    found = align_views(moments, k, method)
-    diagnostics = {**found.diagnostics, "conditioning": conditioning(moments, k)}
+    found = measured_views(moments, k, method)
+    diagnostics = dict(found.diagnostics)
     if not independent:
         if alpha0 > 0.0:
             diagnostics["proportions_disagreement"] = _disagreement(moments.means, found)
@@ -174,13 +138,6 @@ def find_alpha0(moments: GroupMoments, k: int, method: str) -> float:
         warn_at_ends(math.exp(high))
         return math.exp(high)
     return math.exp(brentq(excess, low, high, xtol=1e-14))
-
-
-def conditioning(moments: GroupPairs, k: int) -> list[float]:
-    """Return singular value number k of the moment of every two views, as a share of the largest."""
-    with one_blas_thread():
-        values = [np.linalg.svd(moments.pair(*pair), compute_uv=False) for pair in PAIRS]
-    return [float(each[k - 1] / each[0]) for each in values]
 
 
 def _disagreement(means: np.ndarray, found: AlignedViews) -> float:

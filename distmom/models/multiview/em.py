@@ -19,16 +19,16 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
 from distmom.models.multiview.correction import load_shares, means_of_shares, unmix
-from distmom.models.multiview.fitting import LEAST_VARIANCE, Conditional, rows_by_view
+from distmom.models.multiview.fitting import Conditional
 from distmom.models.multiview.posterior import ScoresEMPass, ViewSharesPass
 from distmom.moments.multiview import view_slices
 from distmom.moments.product import N_GROUPS
 from distmom.spectral.recovery import Recovery
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.scores import scores_by_covariance, whitening_of
 from distmom.spectral.three_views import mean_rows
+from distmom.spectral.view_basis import rows_by_view
 
-#: least variance of z_t in a direction, as a share of the largest, that rounding does not account for
-_LEAST_SHARE = 1e-9
 #: share of all rows up to which a component is empty
 _EMPTY = 1e-12
 
@@ -154,35 +154,6 @@ def whitenings(engine: Engine, moments: PassResult) -> list[np.ndarray]:
             mean = np.asarray(first) / mass
             found.append(whitening_of(np.asarray(own) / mass - np.outer(mean, mean)))
     return found
-
-
-def whitening_of(covariance: np.ndarray) -> np.ndarray:
-    """Return a matrix W with one column for each direction of positive variance, for which ``W'CW = I``."""
-    values, vectors = np.linalg.eigh(covariance)
-    kept = (values > _LEAST_SHARE * values[-1]) & (values > 0.0)
-    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
-
-
-def scores_by_covariance(deviations: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the coefficients of the scores of Gaussians that share a covariance.
-
-    Parameters
-    ----------
-    deviations : ndarray of shape (r, k)
-        Means, in units in which the covariance over all rows is the identity. The covariance within components is
-        what they leave of it, with a variance of `LEAST_VARIANCE` or more in every direction.
-    weights : ndarray of shape (k,)
-
-    Returns
-    -------
-    coefficients : ndarray of shape (r, k)
-    constant : float
-        Part of the average log-likelihood, less that of a single component, that is the same for all rows.
-    """
-    values, vectors = np.linalg.eigh(np.eye(len(deviations)) - (deviations * weights) @ deviations.T)
-    values = np.maximum(values, LEAST_VARIANCE)
-    coefficients = vectors @ ((vectors.T @ deviations) / values[:, None])
-    return coefficients, -0.5 * float((np.log(values) + 1.0 / values - 1.0).sum())
 
 
 def scores_of(

@@ -23,18 +23,15 @@ from distmom.engine import Engine, TallResult
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.models.multiview.contracted import contraction_passes, decomposed_by_contractions
-from distmom.models.multiview.decomposition import decomposed, find_alpha0, load_moments
+from distmom.models.multiview.decomposition import decomposed, find_alpha0
 from distmom.models.multiview.em import refined
 from distmom.models.multiview.fitted import FittedViews
 from distmom.models.multiview.fitting import (
     Conditional,
     MultiViewState,
-    averages_of,
-    next_basis,
     recovered,
     state_of,
 )
-from distmom.models.multiview.inputs import joined_views, widths_of
 from distmom.moments.multiview import (
     MultiViewColumnsPass,
     MultiViewMomentsPass,
@@ -54,10 +51,12 @@ from distmom.spectral.contracted import (
 from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.factors import PRIORS, moment_alpha0
 from distmom.spectral.parameters import parameter
+from distmom.spectral.row_parts import joined_views, widths_of
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import corpus_of_rows, corpus_of_views
-from distmom.spectral.three_views import AlignedViews
+from distmom.spectral.three_views import AlignedViews, load_moments
+from distmom.spectral.view_basis import averages_of, next_basis
 
 #: EM passes by default
 _N_EM_ITER = 5

@@ -16,11 +16,11 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
-from distmom.models.posteriors import normalise
 from distmom.moments.gaussian import dense_rows, piece_rows
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.multiview import aligned, total_weight, view_slices
 from distmom.moments.product import N_GROUPS, PAIRS
+from distmom.spectral.posteriors import normalise
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.blas import one_blas_thread
 from distmom.engine import StoredColumns, StoredRows
 from distmom.errors import InputError, UsageError
-from distmom.models.eca.cumulants import load_views, whiten_views
-from distmom.models.eca.views import basis_of_views, mean_of_views
 from distmom.models.network.fitting import NetworkState, OneView, network_of_rows, network_of_views, one_view
 from distmom.moments.gaussian import RowCovariancePass
 from distmom.moments.ica import RowSourcesPass
@@ -33,6 +31,7 @@ from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import corpus_of_rows, rows_in_memory
+from distmom.spectral.views import basis_of_views, load_views, mean_of_views, whiten_views
 
 #: views that a group needs
 MIN_VIEWS = 3

@@ -28,8 +28,6 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, Sums
 from distmom.linalg import Whitening
-from distmom.models.gaussian.fitting import basis_rank, offset_of, row_basis
-from distmom.models.gaussian.recovery import check_range, noise_of, whitened_covariance
 from distmom.models.search.base import FoundComponent, RowSearch
 from distmom.models.search.state import (
     Part,
@@ -42,10 +40,11 @@ from distmom.models.search.state import (
 from distmom.moments.gaussian import row_moments
 from distmom.moments.search import RowTargetsPass, whole_third
 from distmom.spectral.basis import Basis
+from distmom.spectral.isotropic import check_range, noise_of, whitened_covariance
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import halves
 from distmom.spectral.recovery import product
-from distmom.spectral.row_basis import takes_whole
+from distmom.spectral.row_basis import basis_rank, mean_of_rows, offset_of, row_basis, takes_whole
 from distmom.spectral.run import Run, unknown
 
 
@@ -223,7 +222,6 @@ def extended(white: Whitening) -> Whitening:
 
 
 def _state(engine: Engine, basis: Basis, directories: tuple[str, ...], k: int, d: int) -> SearchState:
-    assert basis.mean is not None
     whole, first, second = loaded_halves(directories)
     moments = row_moments(whole)
     check_range(moments, k, d, offset_of(engine, basis))
@@ -236,7 +234,7 @@ def _state(engine: Engine, basis: Basis, directories: tuple[str, ...], k: int, d
         parts = [
             gaussian_part(sums, both.W, vectors[:, : k - 1], d - k + 1) for sums in (whole, first, second)
         ]
-    mean = np.asarray(basis.mean.load(), np.float64)[:, 0]
+    mean = mean_of_rows(basis)
     facts = {
         "spectrum": [float(x) for x in values], "noise_variance": float(noise), "noise_level": float(white.noise),
         "relative_gap": float(white.gap),

@@ -15,11 +15,11 @@ from scipy.optimize import linear_sum_assignment
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
-from distmom.models.multiview.em import scores_by_covariance, whitening_of
 from distmom.models.trees.posterior import TreeEMPass
 from distmom.models.trees.structure import Tree
 from distmom.moments.multiview import view_slices
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.scores import scores_by_covariance, whitening_of
 
 #: least probability of a category or a state
 _LEAST = 1e-15

@@ -18,8 +18,6 @@ from distmom.engine.directory import load_sums
 from distmom.engine.sums import Sums
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
-from distmom.models.multiview.fitting import averages_of
-from distmom.models.multiview.inputs import joined_views, widths_of
 from distmom.models.trees.em import (
     LeafScores,
     TreeLaw,
@@ -39,9 +37,11 @@ from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
+from distmom.spectral.row_parts import joined_views, widths_of
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import corpus_of_rows, corpus_of_views
+from distmom.spectral.view_basis import averages_of
 
 #: EM passes by default, where leaves are categories
 _N_EM_ITER = 10

@@ -10,12 +10,12 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.blas import one_blas_thread
 from distmom.engine import StoredRows
 from distmom.errors import UsageError
-from distmom.models.densities import ViewsLikelihood
-from distmom.models.multiview.inputs import checked_views
 from distmom.models.trees.posterior import TreeReader, TreeStatesPass
 from distmom.models.trees.structure import Tree
 from distmom.moments.multiview import view_slices
+from distmom.spectral.densities import ViewsLikelihood
 from distmom.spectral.estimator import SpectralEstimator
+from distmom.spectral.row_parts import checked_views
 from distmom.spectral.run import Run
 
 

@@ -20,7 +20,7 @@ from scipy.optimize import linear_sum_assignment
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
-from distmom.models.markov.recovery import simplex_rows
+from distmom.linalg.simplex import simplex_rows
 from distmom.models.trees.structure import Tree
 from distmom.moments.multiview import view_slices
 from distmom.moments.product import PAIRS, GroupMoments

@@ -9,10 +9,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
 from distmom.errors import InputError
-from distmom.models.posteriors import Posterior, posterior_of
 from distmom.spectral.bases import DensityMixin
 from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs import check_size
+from distmom.spectral.posteriors import Posterior, posterior_of
 from distmom.spectral.tables import rows_in_memory
 
 
