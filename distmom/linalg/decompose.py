@@ -8,7 +8,7 @@ JMLR 2014, theorem 4.3). Every method here estimates the pairs ``(lambda_i, v_i)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ def decompose(
         Seed of all random draws.
     initial : array_like of shape (k, k), optional
         Columns near the components, such as those of a similar tensor, from which "joint" takes its polar steps.
-        By default, and with other methods, components are found without.
+        By default components are found without.
     starts : array_like of shape (k, m), optional
         Columns some of which may be near a component, such as whitened rows of data, from which "power" and
         "power-stop" take up to half of their initial vectors (section 5.2). Columns of zeros are left out. By
@@ -89,8 +89,8 @@ def decompose(
     Raises
     ------
     UsageError
-        If the method or an option is unknown, an option is out of range, ``starts`` are given for another method,
-        or T is not a symmetric cube.
+        If the method or an option is unknown, an option is out of range, ``initial`` or ``starts`` are given for a
+        method that does not take them, or T is not a symmetric cube.
     NumericalError
         If T is zero or not finite.
 
@@ -104,22 +104,19 @@ def decompose(
         raise UsageError(
             f"unknown decomposition method {method!r}, expected one of {', '.join(sorted(_METHODS))}"
         )
-    run, defaults = _METHODS[method]
-    settings = _settings(method, defaults, options)
-    if starts is not None and method not in STARTED:
-        raise UsageError(f"starts: an option of the methods {', '.join(STARTED)}, not of {method!r}")
+    settings = _settings(method, _METHODS[method].options, options)
+    given = {name: of for name, of in (("initial", initial), ("starts", starts)) if of is not None}
+    for name in given:
+        if name != _METHODS[method].vectors:
+            raise UsageError(f"{name}: expected method {' or '.join(methods_taking(name))}, got {method!r}")
     with one_blas_thread():
         cube = as_symmetric(T)
         norm = frobenius(cube)
         if norm == 0.0:
             raise NumericalError(f"the tensor of shape {cube.shape} is zero: there is nothing to decompose")
+        checked = {name: _CHECKS[name](of, len(cube)) for name, of in given.items()}
         # Iterations run at norm 1, where no product of three entries can overflow or vanish.
-        if initial is not None and method == "joint":
-            found = _refined(cube / norm, _checked_basis(initial, len(cube)), [], True, settings)
-        else:
-            if starts is not None:
-                settings = {**settings, "starts": _checked_starts(starts, len(cube))}
-            found = run(cube / norm, np.random.default_rng(random_state), settings)
+        found = _METHODS[method].run(cube / norm, np.random.default_rng(random_state), settings | checked)
         return _describe(cube, norm, found, method)
 
 
@@ -155,7 +152,9 @@ def _describe(cube: Array, norm: float, found: Found, method: str) -> Decomposit
 
 
 def _joint(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> Found:
-    """Diagonalise slices jointly, then maximise the objective on the full tensor."""
+    """Diagonalise slices jointly unless a basis is given, then maximise the objective on the full tensor."""
+    if "initial" in settings:
+        return _refined(T, settings["initial"], [], True, settings)
     k = T.shape[0]
     n_slices = settings["n_slices"]
     if n_slices is None and k > _ALL_SLICES_UP_TO:
@@ -189,6 +188,10 @@ def _checked_starts(starts: ArrayLike, k: int) -> Array:
         raise UsageError(f"starts: expected finite columns of {k} numbers, got an array of shape {U.shape}")
     norms = np.linalg.norm(U, axis=0)
     return np.asarray(U[:, norms > 0.0] / norms[norms > 0.0])
+
+
+#: how vectors are checked
+_CHECKS = {"initial": _checked_basis, "starts": _checked_starts}
 
 
 def _polar_steps(T: Array, V: Array, max_steps: int) -> tuple[Array, list[float], bool]:
@@ -291,21 +294,41 @@ def _jennrich(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -
     return Found(pencil_vectors(T, rng, n_draws=settings["n_draws"]), None, [], True)
 
 
-_METHODS: dict[
-    str,
-    tuple[Callable[[Array, np.random.Generator, Mapping[str, Any]], Found], dict[str, Any]],
-] = {
-    "joint": (_joint, {"n_slices": None, "max_sweeps": 100, "max_polar_steps": 50}),
-    "power": (_power, {"n_restarts": None, "n_iter": 25, "orthogonalise": False, "shifted": False}),
-    "power-stop": (
-        _power_stop,
-        {"max_restarts": 100, "n_iter": 25, "orthogonalise": False, "shifted": False},
+@dataclass(frozen=True)
+class _Method:
+    """How a method is run, and what it takes.
+
+    Attributes
+    ----------
+    run : callable
+        Takes a tensor of norm one, a generator and the options with the vectors that are given.
+    options : dict
+        Names and defaults; False marks a choice, None a number that the method chooses.
+    vectors : {"initial", "starts"} or None
+        Name of the parameter for vectors that may be near components, if it takes any.
+    """
+
+    run: Callable[[Array, np.random.Generator, Mapping[str, Any]], Found]
+    options: Mapping[str, Any]
+    vectors: str | None = None
+
+
+_METHODS = {
+    "joint": _Method(_joint, {"n_slices": None, "max_sweeps": 100, "max_polar_steps": 50}, "initial"),
+    "power": _Method(
+        _power, {"n_restarts": None, "n_iter": 25, "orthogonalise": False, "shifted": False}, "starts"
     ),
-    "eca": (_eca, {"n_restarts": 5, "max_iter": 200}),
-    "flatten": (_flatten, {}),
-    "jennrich": (_jennrich, {"n_draws": 8}),
+    "power-stop": _Method(
+        _power_stop, {"max_restarts": 100, "n_iter": 25, "orthogonalise": False, "shifted": False}, "starts"
+    ),
+    "eca": _Method(_eca, {"n_restarts": 5, "max_iter": 200}),
+    "flatten": _Method(_flatten, {}),
+    "jennrich": _Method(_jennrich, {"n_draws": 8}),
 }
 
 METHODS = tuple(_METHODS)
-#: methods that take initial vectors, ``starts``
-STARTED = ("power", "power-stop")
+
+
+def methods_taking(vectors: str) -> tuple[str, ...]:
+    """Return the methods that take ``initial`` vectors or ``starts``."""
+    return tuple(name for name, method in _METHODS.items() if method.vectors == vectors)

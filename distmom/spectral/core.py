@@ -22,6 +22,7 @@ from distmom.linalg import (
     symmetrise,
     whiten,
 )
+from distmom.linalg.decompose import methods_taking
 from distmom.moments.dirichlet import second_moment, third_moment, third_moment_slices, third_moment_steps
 from distmom.moments.power import word_steps
 from distmom.moments.small import SmallMoments
@@ -231,7 +232,8 @@ def decompose_moments(
     settings : CoreSettings
     noise : float
     near : Core, optional
-        Components of most of the documents in the same basis, which are improved where there are as many.
+        Components of most of the documents in the same basis, which a method that takes such components improves,
+        where there are as many.
     """
     assert moments.m3 is not None
     white = whiten_words(moments, settings, noise)
@@ -242,7 +244,8 @@ def decompose_moments(
         # Rounding of float32 products breaks the symmetry noticeably where the tensor is noise alone.
         tensor = symmetrise(third_moment(m1, e2, e3, settings.alpha0))
         initial = None
-        if near is not None and near.V.shape == tensor.shape[:2]:
+        improves = settings.decomposition in methods_taking("initial")
+        if improves and near is not None and near.V.shape == tensor.shape[:2]:
             initial = white.W.T @ (near.B @ near.V)
         found = decompose(
             tensor, settings.decomposition, random_state=settings.seed, initial=initial,

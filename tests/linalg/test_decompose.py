@@ -491,7 +491,12 @@ def test_polar_factor_is_the_nearest_orthonormal_matrix():
         (
             lambda: decompose(np.ones((2, 2, 2)), "joint", starts=np.eye(2)),
             UsageError,
-            "starts: an option of the methods power, power-stop, not of 'joint'",
+            "starts: expected method power or power-stop, got 'joint'",
+        ),
+        (
+            lambda: decompose(np.ones((2, 2, 2)), "power", initial=np.eye(2)),
+            UsageError,
+            "initial: expected method joint, got 'power'",
         ),
         (
             lambda: decompose(np.ones((2, 2, 2)), "power", starts=np.eye(3)),

@@ -16,7 +16,7 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
-from distmom.linalg.decompose import STARTED
+from distmom.linalg.decompose import methods_taking
 from distmom.models.topics.committed import CommittedMoments, extend_moments, fit_moments, moment_words
 from distmom.models.topics.fitted import FittedTopics, TopicState
 from distmom.models.topics.initial import Initial, initials, word_shares
@@ -147,9 +147,10 @@ class TopicModel(FittedTopics):
         least = 1 + int(self.background)
         if not isinstance(self.n_components, str) and self.n_components < least:
             raise UsageError(f"n_components: expected at least {least}, got {self.n_components}")
-        if self.starts != "random" and (self.decomposition not in STARTED or self.init == "anchors"):
+        taking = methods_taking("starts")
+        if self.starts != "random" and (self.decomposition not in taking or self.init == "anchors"):
             raise UsageError(
-                f"starts={self.starts!r} is for decomposition={' or '.join(STARTED)} of the tensor, got "
+                f"starts={self.starts!r} is for decomposition={' or '.join(taking)} of the tensor, got "
                 f"decomposition={self.decomposition!r} and init={self.init!r}"
             )
         if self.background and not self.n_refine:
