@@ -64,14 +64,19 @@ class MixturePass(Pass):
         raise TypeError(f"{type(self).__name__} does not define its posterior")
 
 
-class AssignPass(MixturePass):
-    """Store the most probable component of every row, and the probabilities of all.
+class StoredPosteriorPass(Pass):
+    """Base class of passes that store the most probable component of every row, and the probabilities of all.
+
+    Attributes
+    ----------
+    n_components : int
 
     Notes
     -----
-    Rows: ``components`` (n,), int32, and ``probabilities`` (n, k), float32. Sums: ``log_likelihood`` (),
-    ``mass`` ().
+    Rows: ``components`` (n,), int32, and ``probabilities`` (n, k), float32. Sums: ``mass`` ().
     """
+
+    n_components: int
 
     row_axis = "rows"
 
@@ -83,11 +88,23 @@ class AssignPass(MixturePass):
     def row_bytes(self) -> int:
         return 4 + 4 * self.n_components
 
+    def specs(self) -> dict[str, SumSpec]:
+        return {"mass": SumSpec(())}
+
+
+class AssignPass(StoredPosteriorPass, MixturePass):
+    """Store the components of rows and their probabilities by the parameters of a mixture.
+
+    Notes
+    -----
+    Rows as of `StoredPosteriorPass`. Sums: ``log_likelihood`` (), ``mass`` ().
+    """
+
     def working_bytes(self, n_rows: int) -> int:
         return super().working_bytes(n_rows) + 8 * (self.n_components + 1) * n_rows
 
     def specs(self) -> dict[str, SumSpec]:
-        return {"log_likelihood": SumSpec(()), "mass": SumSpec(())}
+        return {"log_likelihood": SumSpec(()), **super().specs()}
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         X, weights = dense_rows(block)

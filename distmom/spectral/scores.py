@@ -1,12 +1,24 @@
-"""Linear scores of the components of a row.
+"""Linear scores of the components of a row, and what passes that read rows by them have in common.
 
 Distributions of one shape have densities whose ratios are linear in the row: with scores ``s_h(x) = c_h'x + o_h``,
-component h has the probability ``exp s_h(x) / sum_g exp s_g(x)``. So do Gaussians that share a covariance.
+component h has the probability ``exp s_h(x) / sum_g exp s_g(x)``. Gaussians that share a covariance have such
+scores. Rows may be sparse.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
+
+from distmom.corpus import RowBlock
+from distmom.engine.passes import Pass
+from distmom.engine.sums import SumSpec
+from distmom.moments.gaussian import dense_rows, piece_rows
+from distmom.moments.groups import WHOLE_SHARD
+from distmom.moments.multiview import aligned
 
 #: least variance of a column within components, as a share of its variance
 LEAST_VARIANCE = 1e-3
@@ -41,3 +53,62 @@ def scores_by_covariance(deviations: np.ndarray, weights: np.ndarray) -> tuple[n
     values = np.maximum(values, LEAST_VARIANCE)
     coefficients = vectors @ ((vectors.T @ deviations) / values[:, None])
     return coefficients, -0.5 * float((np.log(values) + 1.0 / values - 1.0).sum())
+
+
+@dataclass(frozen=True)
+class ScoresPass(Pass):
+    """Base class of passes that read linear scores.
+
+    Attributes
+    ----------
+    coefficients : ndarray of shape (n_features, k)
+    offsets : ndarray of shape (k,)
+        The scores of a row x are ``coefficients' x + offsets``.
+    n_components : int
+        k.
+    """
+
+    coefficients: Any = None
+    offsets: Any = None
+    n_components: int = 0
+
+    block_rows = WHOLE_SHARD
+
+    @property
+    def mapped_bytes(self) -> int:
+        return 8 * self.n_features * self.n_components
+
+    def pieces(self, block: RowBlock) -> Iterator[tuple[slice, Any, np.ndarray]]:
+        """Yield some rows at a time: which ones, the rows, and their weights, (n,)."""
+        X, weights = dense_rows(block)
+        step = piece_rows(self.n_features)
+        for start in range(0, X.shape[0], step):
+            piece = slice(start, min(start + step, X.shape[0]))
+            x = aligned(X[piece])
+            yield piece, x, np.ones(x.shape[0]) if weights is None else weights[piece]
+
+
+@dataclass(frozen=True)
+class ScoreProductsPass(ScoresPass):
+    """Base class of passes that add up products of the columns with probabilities by scores.
+
+    Attributes
+    ----------
+    averages : ndarray of shape (n_features, 2)
+        The first column, the mean of every column, is subtracted from every row.
+
+    Notes
+    -----
+    Other fields as in `ScoresPass`. Sums over rows x with probabilities p: ``px`` (n_features, k) of the products
+    of x minus the means with p, and ``mass`` ().
+    """
+
+    averages: Any = None
+
+    @property
+    def mapped_bytes(self) -> int:
+        # Beside the sum, the coefficients, the averages, and the products of a piece of rows.
+        return 8 * self.n_features * (3 * self.n_components + 2)
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"px": SumSpec((self.n_features, self.n_components)), "mass": SumSpec(())}

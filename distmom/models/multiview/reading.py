@@ -16,11 +16,11 @@ from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.linalg.simplex import simplex_minima
-from distmom.models.multiview.posterior import ScoresPass
 from distmom.moments.gaussian import dense_rows
 from distmom.moments.kernels import BLOCK_ROWS
 from distmom.moments.multiview import aligned, squared_distances, total_weight
 from distmom.spectral.posteriors import normalise
+from distmom.spectral.scores import ScoresPass
 
 
 def scores_of_model(model: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.moments.gaussian import dense_rows, piece_rows
-from distmom.moments.groups import WHOLE_SHARD
-from distmom.moments.multiview import aligned, total_weight, view_slices
-from distmom.spectral.posteriors import normalise
+from distmom.moments.multiview import total_weight, view_slices
+from distmom.spectral.posteriors import StoredPosteriorPass, normalise
+from distmom.spectral.scores import ScoreProductsPass, ScoresPass
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class TreeReader:
 
 
 @dataclass(frozen=True)
-class TreePass(Pass):
+class TreePass(ScoresPass):
     """Base class of passes that read rows with the parameters of a tree.
 
     Attributes
@@ -104,13 +104,8 @@ class TreePass(Pass):
     widths: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     of_leaves: tuple[int, ...] = ()
-    n_components: int = 0
-    coefficients: Any = None
-    offsets: Any = None
     root: Any = None
     transitions: Any = None
-
-    block_rows = WHOLE_SHARD
 
     def reader(self) -> TreeReader:
         """Return how a worker reads rows."""
@@ -123,7 +118,7 @@ class TreePass(Pass):
 
 
 @dataclass(frozen=True)
-class TreeStatesPass(TreePass):
+class TreeStatesPass(StoredPosteriorPass, TreePass):
     """Store the most probable state of every hidden variable given each row, and the probabilities of all.
 
     Notes
@@ -132,85 +127,52 @@ class TreeStatesPass(TreePass):
     float32. Sums: ``mass`` ().
     """
 
-    row_axis = "rows"
-
-    @property
-    def name(self) -> str:
-        return "assign"
-
-    @property
-    def mapped_bytes(self) -> int:
-        return 8 * self.n_features * self.n_components
-
     @property
     def row_bytes(self) -> int:
-        return 4 * len(self.parents) * (1 + self.n_components)
+        return len(self.parents) * super().row_bytes
 
     def working_bytes(self, n_rows: int) -> int:
         return super().working_bytes(n_rows) + n_rows * self.row_bytes
 
-    def specs(self) -> dict[str, SumSpec]:
-        return {"mass": SumSpec(())}
-
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         sums["mass"] += total_weight(block)
-        X, h, reader = dense_rows(block)[0], len(self.parents), self.reader()
-        states = np.empty((X.shape[0], h), np.int32)
-        found = np.empty((X.shape[0], h, self.n_components), np.float32)
-        step = piece_rows(self.n_features)
-        for start in range(0, X.shape[0], step):
-            piece = slice(start, min(start + step, X.shape[0]))
-            p = np.moveaxis(reader.states(aligned(X[piece]))[0], 0, 1)
+        n, h, reader = dense_rows(block)[0].shape[0], len(self.parents), self.reader()
+        states = np.empty((n, h), np.int32)
+        found = np.empty((n, h, self.n_components), np.float32)
+        for piece, x, _ in self.pieces(block):
+            p = np.moveaxis(reader.states(x)[0], 0, 1)
             states[piece], found[piece] = p.argmax(axis=2), p
         return {"states": states, "probabilities": found}
 
 
 @dataclass(frozen=True)
-class TreeEMPass(TreePass):
+class TreeEMPass(TreePass, ScoreProductsPass):
     """Add up what an iteration of expectation and maximisation needs.
-
-    Attributes
-    ----------
-    averages : ndarray of shape (n_features, 2)
-        The first column, the mean of every column, is subtracted from every row.
 
     Notes
     -----
-    Other fields as in `TreePass`. Sums over rows x, with the probabilities p of states given the row: ``p``
-    (n_hidden, k), ``edges`` (n_hidden - 1, k, k) of those of a parent's and a variable's state together, ``px``
-    (n_features, k) of the products with x minus the means, ``evidence`` () of log-likelihoods, and ``mass`` ().
+    Fields as in `TreePass` and `ScoreProductsPass`. Sums beside those of the latter, with the probabilities p of
+    states given a row: ``p`` (n_hidden, k), ``edges`` (n_hidden - 1, k, k) of those of a parent's and a variable's
+    state together, and ``evidence`` () of log-likelihoods.
     """
-
-    averages: Any = None
 
     @property
     def name(self) -> str:
         return "em"
-
-    @property
-    def mapped_bytes(self) -> int:
-        # Beside the sum, the coefficients, the averages, and the products of a piece of rows.
-        return 8 * self.n_features * (3 * self.n_components + 2)
 
     def specs(self) -> dict[str, SumSpec]:
         h, k = len(self.parents), self.n_components
         return {
             "p": SumSpec((h, k)),
             "edges": SumSpec((h - 1, k, k)),
-            "px": SumSpec((self.n_features, k)),
             "evidence": SumSpec(()),
-            "mass": SumSpec(()),
+            **super().specs(),
         }
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         sums["mass"] += total_weight(block)
-        X, weights = dense_rows(block)
-        mean, step = np.asarray(self.averages)[:, 0], piece_rows(self.n_features)
-        cuts, reader = view_slices(self.widths), self.reader()
-        for start in range(0, X.shape[0], step):
-            piece = slice(start, min(start + step, X.shape[0]))
-            x = aligned(X[piece])
-            own = np.ones(x.shape[0]) if weights is None else weights[piece]
+        mean, cuts, reader = np.asarray(self.averages)[:, 0], view_slices(self.widths), self.reader()
+        for _, x, own in self.pieces(block):
             p, evidence = reader.states(x, own, sums["edges"])
             sums["evidence"] += own @ evidence
             sums["p"] += p.sum(axis=1)
