@@ -351,7 +351,7 @@ def test_large_sums_are_merged_in_files_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr("distmom.engine.sums._CHUNK", 77)
     monkeypatch.setattr("distmom.engine.sums.FILE_BYTES", 1000)
     for most in (HELD_SUM_BYTES, 0):
-        monkeypatch.setattr("distmom.engine.run.HELD_SUM_BYTES", most)
+        monkeypatch.setattr("distmom.engine.scans.HELD_SUM_BYTES", most)
         engine = Engine(corpus, RunDirectory(tmp_path / str(most)))
         sums = engine.run(count(corpus, factor=0.1)).sums
         found.append({name: np.asarray(x).tobytes() for name, x in sums.items()})
@@ -423,8 +423,8 @@ def broken(rows, matrix):
 
 @pytest.mark.parametrize("maps_per_thread", [1, 3, 8])
 def test_rows_are_mapped_in_slabs_and_a_failure_leaves_nothing(tmp_path, monkeypatch, maps_per_thread):
-    monkeypatch.setattr("distmom.engine.run.MAPS_PER_THREAD", maps_per_thread)
-    for module in ("state", "tall", "run"):
+    monkeypatch.setattr("distmom.engine.maps.MAPS_PER_THREAD", maps_per_thread)
+    for module in ("state", "tall", "maps"):
         monkeypatch.setattr(f"distmom.engine.{module}.SLAB_ROWS", 7)
     engine = Engine(random_corpus(), RunDirectory(tmp_path))
     matrix = np.random.default_rng(0).standard_normal((40, 3))

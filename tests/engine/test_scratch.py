@@ -146,7 +146,7 @@ class WidePass(Pass):
 
 def test_an_attempt_that_was_given_up_changes_no_later_sum(tmp_path, monkeypatch):
     """A task whose worker is presumed dead continues to write while the next passes reuse the files."""
-    monkeypatch.setattr("distmom.engine.run.HELD_SUM_BYTES", 0)
+    monkeypatch.setattr("distmom.engine.scans.HELD_SUM_BYTES", 0)
     corpus = random_corpus()
     run = RunDirectory(tmp_path)
     engine = Engine(corpus, run)

@@ -243,7 +243,7 @@ def test_runs_in_memory_give_the_bits_of_those_in_files(monkeypatch):
     corpus, found = random_corpus(n=100, d=30, density=0.2, shard_documents=50), []
     monkeypatch.setattr(sparse, "RUN_ENTRIES", 40)
     for most in (HELD_SUM_BYTES, 0):
-        monkeypatch.setattr("distmom.engine.run.HELD_SUM_BYTES", most)
+        monkeypatch.setattr("distmom.engine.scans.HELD_SUM_BYTES", most)
         with open_engine(corpus) as engine:
             matrix = cross(engine)["matrix"]
         found.append([getattr(matrix, name).tobytes() for name in ("indptr", "indices", "data")])
@@ -251,7 +251,7 @@ def test_runs_in_memory_give_the_bits_of_those_in_files(monkeypatch):
 
 
 def test_a_run_that_is_cut_short_is_an_error(monkeypatch):
-    monkeypatch.setattr("distmom.engine.run.HELD_SUM_BYTES", 0)
+    monkeypatch.setattr("distmom.engine.scans.HELD_SUM_BYTES", 0)
     corpus = random_corpus(n=100, d=30, density=0.2, shard_documents=50)
     with open_engine(corpus) as engine:
 

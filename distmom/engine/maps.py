@@ -1,0 +1,210 @@
+"""Work of an engine on rows of tall matrices, and on sparse matrices: slabs of rows on all workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.clock import add_spent
+from distmom.engine.csr import Csr, MixedRows
+from distmom.engine.directory import RunDirectory
+from distmom.engine.executors import Executor, InProcess
+from distmom.engine.held import HELD_STATE_BYTES, HeldOutput, may_hold
+from distmom.engine.sparse import (
+    SAMPLE_ENTRIES,
+    Pruning,
+    Runs,
+    SparsePart,
+    Term,
+    add_slab,
+    join_pieces,
+    row_slabs,
+    square_slab,
+    stored_terms,
+    write_runs,
+)
+from distmom.engine.state import SLAB_ROWS, StoredArray
+from distmom.engine.sums import Sums
+from distmom.engine.tall import PIECE_ROWS, RowFunction, RowOutput, Tall, map_task
+
+#: tasks per thread into which slabs of rows are divided: with fewer workers are idle, with more they wait for
+#: the client
+MAPS_PER_THREAD = 8
+#: largest number of slabs of a task, which holds the small sums of each
+MAX_TOGETHER = 4
+
+
+class Maps:
+    """Base class of an engine that works on slabs of rows.
+
+    Attributes
+    ----------
+    directory, executor, memory_limit, spent
+        As of `distmom.engine.run.Engine`.
+    """
+
+    directory: RunDirectory
+    executor: Executor
+    memory_limit: int | None
+    spent: dict[str, float]
+
+    def _holds(self, n_bytes: int, most: int) -> bool:
+        """Return whether arrays that tasks make are held in memory; at most ``most`` bytes without a limit."""
+        return isinstance(self.executor, InProcess) and may_hold(n_bytes, most, self.memory_limit)
+
+    def _holds_states(self, n_bytes: int) -> bool:
+        """Return whether arrays that later passes read are held: only in a run that is not resumed."""
+        return not self.directory.durable and self._holds(n_bytes, HELD_STATE_BYTES)
+
+    def map_rows(
+        self,
+        function: RowFunction,
+        inputs: Sequence[Tall],
+        n_rows: int,
+        outputs: Mapping[str, tuple[int, str]],
+        *arguments: Any,
+        piece_rows: int = PIECE_ROWS,
+    ) -> tuple[dict[str, StoredArray], Sums]:
+        """Call a function on slabs of rows of tall matrices, on all workers.
+
+        Parameters
+        ----------
+        function : callable
+            Called with a slice of rows, these rows of every input and ``arguments``; returns the same rows of the
+            outputs, and sums, which are added up in the order of the slabs.
+        inputs : sequence of Partials, StoredArray, StoredColumns or ndarray
+        n_rows : int
+        outputs : mapping of str to (int, str)
+            Width and type of every output.
+        *arguments
+            Further small arguments.
+        piece_rows : int, default `PIECE_ROWS`
+            Rows that are processed at a time; sums of pieces are added up.
+
+        Returns
+        -------
+        outputs : dict of str to StoredArray
+        sums : Sums
+        """
+        n_bytes = sum(n_rows * width * np.dtype(dtype).itemsize for width, dtype in outputs.values())
+        held = self._holds_states(n_bytes)
+        files: dict[str, RowOutput | HeldOutput] = {
+            name: HeldOutput(n_rows, width, dtype)
+            if held
+            else RowOutput.create(self.directory.new_state(), n_rows, width, dtype, self.directory.spare)
+            for name, (width, dtype) in outputs.items()
+        }
+        checksums: dict[str, list[str]] = {name: [] for name in files}
+        total: Sums | None = None
+        n_slabs = -(-n_rows // SLAB_ROWS)
+        n_together = max(1, min(MAX_TOGETHER, n_slabs // (MAPS_PER_THREAD * self.executor.n_threads)))
+        work = partial(map_task, function, tuple(inputs), files, n_rows, arguments, piece_rows, n_together)
+        try:
+            for slabs, spent in self.executor.map(work, range(-(-n_slabs // n_together))):
+                add_spent(self.spent, spent)
+                for written, sums in slabs:
+                    for name, checksum in written.items():
+                        checksums[name].append(checksum)
+                    total = Sums(sums) if total is None else total + sums
+            stored = {name: file.finish(n_rows, checksums[name]) for name, file in files.items()}
+        except BaseException:
+            for file in files.values():
+                file.discard()
+            raise
+        return stored, total if total is not None else Sums()
+
+    def map_runs(
+        self,
+        function: Callable[..., Sequence[csr_array]],
+        n_items: int,
+        shape: tuple[int, int],
+        n_results: int,
+        *arguments: Any,
+    ) -> list[Runs]:
+        """Call a function for every item, on all workers, and keep its sparse matrices in files.
+
+        Parameters
+        ----------
+        function : callable
+            Called with the number of an item and ``arguments``; returns ``n_results`` matrices.
+        n_items : int
+        shape : (int, int)
+            Of every matrix.
+        n_results : int
+        *arguments
+            Small arguments; large arrays are stored arrays.
+
+        Returns
+        -------
+        list of Runs
+            For every result, the matrices of all items in their order, to be added up by `combine` before the
+            next pass begins.
+        """
+        files = str(self.directory.partial("runs"))
+        found: list[list[SparsePart]] = [[] for _ in range(n_results)]
+        for parts, spent in self.executor.map(
+            partial(write_runs, function, files, arguments), range(n_items)
+        ):
+            add_spent(self.spent, spent)
+            for own, part in zip(found, parts, strict=True):
+                own.append(part)
+        return [Runs(tuple(parts), *shape) for parts in found]
+
+    def combine(self, terms: Sequence[Term], pruning: Pruning | None = None) -> Csr:
+        """Add sparse matrices slab by slab of rows, on all workers, and store the sum.
+
+        Parameters
+        ----------
+        terms : sequence of Term
+            At least one; all of the same shape.
+        pruning : Pruning, optional
+            Entries to leave out; none by default.
+
+        Returns
+        -------
+        Csr
+            Stored arrays with sorted rows, float32.
+        """
+        return self._combine(terms, pruning, mixed=False).sparse
+
+    def combine_mixed(self, terms: Sequence[Term], pruning: Pruning | None = None) -> MixedRows:
+        """Add sparse matrices as `combine` does, with nearly full rows of the sum stored densely."""
+        return self._combine(terms, pruning, mixed=True)
+
+    def _combine(self, terms: Sequence[Term], pruning: Pruning | None, *, mixed: bool) -> MixedRows:
+        terms = stored_terms(self.directory, terms)
+        slabs, lengths = row_slabs(terms)
+        if pruning is not None:
+            pruning = pruning.for_rows(lengths)
+        files = str(self.directory.partial("pieces"))
+        stride = max(1, int(lengths.sum()) // SAMPLE_ENTRIES)
+        work = partial(add_slab, terms, slabs, files, pruning, stride)
+        pieces = []
+        for piece, spent in self.executor.map(work, range(len(slabs))):
+            add_spent(self.spent, spent)
+            pieces.append(piece)
+        return join_pieces(self.directory, pieces, terms[0].shape[1], pruning, mixed)
+
+    def column_squares(self, terms: Sequence[Term]) -> np.ndarray:
+        """Return the sums of squares of the columns of a sum of sparse matrices, which is not stored.
+
+        Parameters
+        ----------
+        terms : sequence of Term
+            At least one; all of the same shape.
+
+        Returns
+        -------
+        ndarray of shape (n_columns,), float64
+        """
+        terms = stored_terms(self.directory, terms)
+        slabs, _ = row_slabs(terms)
+        squares = np.zeros(terms[0].shape[1])
+        for of_slab, spent in self.executor.map(partial(square_slab, terms, slabs), range(len(slabs))):
+            add_spent(self.spent, spent)
+            squares += of_slab
+        return squares

@@ -1,0 +1,223 @@
+"""Work of an engine on the documents of a corpus: tasks add up groups of shards, and their sums are merged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distmom.clock import add_spent
+from distmom.engine.deadly import reduce_groups
+from distmom.engine.environment import environment
+from distmom.engine.events import GroupDone, GroupsFound, Observer, PassStarted
+from distmom.engine.folded import Folded
+from distmom.engine.held import HELD_SUM_BYTES
+from distmom.engine.maps import Maps
+from distmom.engine.passes import Pass, fingerprint
+from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
+from distmom.engine.reports import Report, planned_threads, remove_others
+from distmom.engine.results import Tallies
+from distmom.engine.scratch import ScratchArray
+from distmom.engine.sparse import Runs
+from distmom.engine.state import StoredArray, StoredRows, release_maps
+from distmom.engine.sums import Sums
+from distmom.engine.tall import Partials
+from distmom.engine.tasks import fold_group, fold_tall
+
+logger = logging.getLogger(__name__)
+
+
+class Scans(Maps):
+    """Base class of an engine that adds up documents.
+
+    Attributes
+    ----------
+    corpus, observer
+        As of `distmom.engine.run.Engine`.
+    """
+
+    corpus: Any
+    observer: Observer
+
+    def plan(self, pass_: Pass) -> PassPlan:
+        """Return how a pass is cut with this memory limit and executor."""
+        return self._plan(pass_, self.executor.n_threads)
+
+    def _plan(self, pass_: Pass, n_threads: int) -> PassPlan:
+        return plan_pass(self.corpus, pass_, self.memory_limit, n_threads)
+
+    def _fold(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Tallies, Folded]:
+        """Add all documents to partial tall sums in files; also return the report of the tasks."""
+        files = self.directory.partials_of(pass_.name, key)
+        n_threads = planned_threads(files) or self.executor.n_threads
+        plan = self._plan(pass_, n_threads)
+        # Accumulators reuse the pages of earlier files, and later files those of accumulators.
+        self.directory.drop_partials()
+        release_maps()
+        n_slabs = max(1, len(plan.columns))
+        self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), n_slabs))
+        outputs = self.directory.rows_directory(pass_.name, key, "")
+        frequent: dict[str, StoredArray] = {}
+        tall = {name: spec for name, spec in pass_.specs().items() if spec.tall}
+        if plan.single:
+            axes = {str(spec.tall) for spec in tall.values() if not spec.sparse}
+            frequent = {
+                axis: self.directory.put(frequent_rows_of(self.corpus, axis, pass_.numbers)) for axis in axes
+            }
+        sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
+        held = self._held(pass_, len(plan.groups) * n_slabs * plan.partial_bytes)
+        tasks = [(i, j) for i in range(len(plan.groups)) for j in range(n_slabs)]
+        cuts = [(i, plan.groups[i], j, plan.columns[j : j + 1], plan.single) for i, j in tasks]
+        reports = self._reports(files, key, n_threads, cuts)
+        arguments = [
+            (self.corpus, plan.groups[i], pass_.for_columns(j, plan.columns) if plan.columns else pass_,
+             frequent, plan.single, rows, outputs, str(files), i, j, held, report)
+            for (i, j), report in zip(tasks, reports, strict=True)
+        ]  # fmt: skip
+
+        def on_done(index: int) -> None:
+            self.observer(GroupDone(pass_.name, sizes[index // n_slabs] // n_slabs))
+
+        folded = Folded(_small_sums(pass_), {})
+        if arguments:
+            folded = reduce_groups(
+                self.executor, fold_tall, arguments, plan.fan_in, on_done, pass_.name, self._shards_named
+            )
+            self._account(pass_, folded)
+            if folded.n_found:
+                self.observer(GroupsFound(pass_.name, folded.n_found, len(tasks)))
+        partials: dict[str, Partials] = {}
+        runs: dict[str, Runs] = {}
+        for name, spec in tall.items():
+            n_rows, width = spec.shape
+            if spec.sparse:
+                parts = [run for i in range(len(plan.groups)) for run in folded.runs[name, i]]
+                runs[name] = Runs(tuple(parts), n_rows, width)
+                continue
+            columns = (plan.columns if spec.separable else ()) or (slice(0, width),)
+            slabs = range(len(columns))
+            partials[name] = Partials(
+                tuple(tuple(folded.tall[name, i, j] for j in slabs) for i in range(len(plan.groups))),
+                n_rows, width, columns, frequent.get(str(spec.tall)),
+            )  # fmt: skip
+        return Tallies(folded.sums, partials, runs), folded
+
+    def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, Folded]:
+        """Return the total and the report of the tasks."""
+        n_threads = self.executor.n_threads
+        plan = self._plan(pass_, n_threads)
+        files = self.directory.partials_of(pass_.name, key)
+        self.directory.spare_partials()
+        release_maps()
+        self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), len(plan.slabs)))
+        cuts = [(i, group, slab) for slab in plan.slabs for i, group in enumerate(plan.groups)]
+        reports = self._reports(files, key, n_threads, cuts)
+        by_slab = [
+            self._scan(
+                replace(pass_, features=slab) if len(plan.slabs) > 1 else pass_, plan, rows, key, str(files),
+                reports[j * len(plan.groups) : (j + 1) * len(plan.groups)],
+            )
+            for j, slab in enumerate(plan.slabs)
+        ]  # fmt: skip
+        if n_found := sum(folded.n_found for folded in by_slab):
+            self.observer(GroupsFound(pass_.name, n_found, len(cuts)))
+        in_files = tuple(file for folded in by_slab for file in folded.files)
+        total = _join_slabs([_opened(folded.sums) for folded in by_slab], pass_)
+        return total, replace(by_slab[-1], files=in_files)
+
+    def _scan(
+        self,
+        pass_: Pass,
+        plan: PassPlan,
+        rows: dict[str, StoredRows],
+        key: str,
+        files: str,
+        reports: Sequence[Report | None],
+    ) -> Folded:
+        if not plan.groups:
+            return Folded(_small_sums(pass_), {})
+        outputs = self.directory.rows_directory(pass_.name, key, "")
+        sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
+
+        def on_done(index: int) -> None:
+            self.observer(GroupDone(pass_.name, sizes[index] // len(plan.slabs)))
+
+        held = self._held(pass_, len(plan.groups) * plan.partial_bytes)
+        arguments = [
+            (self.corpus, group, pass_, rows, outputs, files, held, report)
+            for group, report in zip(plan.groups, reports, strict=True)
+        ]
+        result = reduce_groups(
+            self.executor, fold_group, arguments, plan.fan_in, on_done, pass_.name, self._shards_named
+        )
+        self._account(pass_, result)
+        return result
+
+    def _held(self, pass_: Pass, n_bytes: int) -> tuple[bool, bool]:
+        """Return whether the partial sums of a pass, of ``n_bytes`` together, and its rows are held in memory."""
+        of_rows = self.corpus.n_documents * pass_.row_bytes
+        return self._holds(n_bytes, HELD_SUM_BYTES), self._holds_states(of_rows)
+
+    def _reports(
+        self, directory: Path, key: str, n_threads: int, cuts: Sequence[tuple[Any, ...]]
+    ) -> Sequence[Report | None]:
+        """Return the place of the report on every task of a pass, and remove what others have left there.
+
+        Reports are written if the run can be resumed. ``cuts`` are the parts of the pass that the tasks add up.
+        """
+        if not self.directory.keeps_groups:
+            return [None] * len(cuts)
+        # The groups of a pass are added up by one version of the software.
+        versions = environment().versions()
+        reports = [
+            Report(str(directory), fingerprint((key, cut, versions)), n_threads, self._shards_named(cut[1]))
+            for cut in cuts
+        ]
+        remove_others(directory, reports)
+        return reports
+
+    def _shards_named(self, group: Sequence[int]) -> str:
+        """Return the name of a group of neighbouring shards, for messages."""
+        first, last = (self.corpus.shards[i].id for i in (group[0], group[-1]))
+        return f"shard {first}" if first == last else f"shards {first} to {last}"
+
+    def _account(self, pass_: Pass, folded: Folded) -> None:
+        """Count the seconds of the tasks of a pass, and log a warning if two attempts at one gave other bits."""
+        add_spent(self.spent, folded.spent)
+        for each in folded.differing:
+            logger.warning(
+                "%s: two attempts at a task gave different bits: %s; the processors of the workers differ, or a "
+                "computation depends on more than its input",
+                pass_.name, each,
+            )  # fmt: skip
+
+
+def _small_sums(pass_: Pass) -> Sums:
+    """Return empty sums, without the tall ones."""
+    specs = pass_.specs()
+    return Sums({name: value for name, value in pass_.zero().items() if specs[name].tall is None})
+
+
+def _opened(sums: Sums) -> Sums:
+    """Return sums with those in files memory-mapped."""
+    return Sums(
+        {name: value.load() if isinstance(value, ScratchArray) else value for name, value in sums.items()}
+    )
+
+
+def _join_slabs(by_slab: list[Sums], pass_: Pass) -> Sums:
+    if len(by_slab) == 1:
+        return by_slab[0]
+    total = Sums()
+    for name, spec in pass_.specs().items():
+        values = [sums[name] for sums in by_slab]
+        if not spec.by_feature:
+            # Every scan adds up these sums again; one of them is the total.
+            total[name] = values[0]
+        else:
+            total[name] = np.concatenate(values)
+    return total
