@@ -139,9 +139,7 @@ class FittedHeads:
     basis : ndarray of shape (d, r) or None
         Basis of the sketch, where a head needs it.
     choice : Choice or None
-        The choice of ``head="auto"``.
-    reranker : Reranker or None
-        What ranks the best labels again, with the companions of labels in all documents.
+        The choice of ``head="auto"``; a reranker has the companions of labels in all documents.
     sums : KeptSums or None
         The sums that the heads were made from, if they are kept.
     """
@@ -151,7 +149,6 @@ class FittedHeads:
     states: States | NumericalError | None
     basis: np.ndarray | None
     choice: Choice | None
-    reranker: Reranker | None = None
     sums: KeptSums | None = None
 
     @classmethod
@@ -244,11 +241,10 @@ def assemble(
         logger.warning("the latent states could not be fitted: %s", parts.states)
     needs_basis = any(isinstance(head, RidgeHead | SketchNeighbors) for head in opened.values())
     basis = np.asarray(parts.ridge[0][0].load()) if parts.ridge is not None and needs_basis else None
-    reranker = None if choice is None else choice.reranker
-    if reranker is not None:
-        reranker = with_companions(reranker, opened)
+    if choice is not None and choice.reranker is not None:
+        choice = replace(choice, reranker=with_companions(choice.reranker, opened))
     idf = fit_idf(engine.corpus, "tfidf") if parts.features is None else np.array(parts.features.idf.load())
-    return FittedHeads(idf, opened, parts.states, basis, choice, reranker)
+    return FittedHeads(idf, opened, parts.states, basis, choice)
 
 
 def with_companions(reranker: Reranker, heads: Mapping[str, Head]) -> Reranker:

@@ -146,9 +146,7 @@ def _choose_stack(
     probable. Also return the log-odds of each half of the documents under a stack that was fitted to the other.
     """
     scores = rows["scores"].swapaxes(0, 1)
-    rankings = _rankings(names, scores, objective)
-    report = {name: objective.named(own) for name, own in rankings.items()}
-    alone = {name: _value(objective, rankings[name], metrics) for name, metrics in report.items()}
+    rankings, report, alone = _alone(names, scores, objective)
     # One variant, also of equally good ones: the others would share its place among the heads of the model.
     best_of = _best_variants(names, groups, alone)
     used = [name for name in names if groups[name] in STACKED_TOGETHER or name in best_of]
@@ -179,7 +177,6 @@ def _choose_stack(
         own = pairs.only([used.index(best)])
         fit, totals = fit_stack(own), rankings[best]
         _, log_odds = _crossed_alone(own, objective)
-    report["auto"] = objective.named(totals)
     n = len(objective.n_true)
     weights = {each.name: float(loss / n) for each, loss in zip(fit.stack.inputs, fit.losses, strict=True)}
     return _choice(weights, objective.value(totals), report, fit.stack, objective, totals, log_odds), log_odds
@@ -194,12 +191,23 @@ def _choice(
     totals: np.ndarray,
     log_odds: np.ndarray,
 ) -> Choice:
-    """Return a choice, given what ranks the candidates and their log-odds, (n, c) each."""
+    """Return a choice, given the metrics of heads, and what ranks candidates and their log-odds, (n, c) each."""
     exponent = objective.best_exponent(log_odds) if objective.weighs_propensity else None
+    scores = {**report, "auto": objective.named(totals)}
     return Choice(
-        weights, value, report, len(objective.n_true), stack, _error(objective, totals),
+        weights, value, scores, len(objective.n_true), stack, _error(objective, totals),
         *_calibrated(objective, log_odds), objective.metric, objective.error(totals), exponent,
     )  # fmt: skip
+
+
+def _alone(
+    names: list[str], scores: np.ndarray, objective: Objective
+) -> tuple[dict[str, np.ndarray], dict[str, dict[str, float]], dict[str, float]]:
+    """Return what every head ranks the candidates by if it is alone, its metrics, and its objective."""
+    rankings = _rankings(names, scores, objective)
+    report = {name: objective.named(own) for name, own in rankings.items()}
+    values = {name: _value(objective, rankings[name], metrics) for name, metrics in report.items()}
+    return rankings, report, values
 
 
 def _rankings(names: list[str], scores: np.ndarray, objective: Objective) -> dict[str, np.ndarray]:
@@ -273,9 +281,7 @@ def _choose_sum(
     Also return what ranks each half of the documents under a sum that was chosen on the other half, and its
     log-odds.
     """
-    rankings = _rankings(names, rows["scores"].swapaxes(0, 1), objective)
-    report = {name: objective.named(own) for name, own in rankings.items()}
-    alone = {name: _value(objective, rankings[name], metrics) for name, metrics in report.items()}
+    rankings, report, alone = _alone(names, rows["scores"].swapaxes(0, 1), objective)
     totals, log_odds = _crossed_sum(names, rows, groups, objective)
     weights, value = choose_weights(names, rows, groups, objective.of_probability)
     # Alone, the classifiers of frequent labels would not rank the others.
@@ -288,7 +294,6 @@ def _choose_sum(
         totals = rankings[single]
     if objective.metric != MEAN:
         value = objective.value(totals)
-    report["auto"] = objective.named(totals)
     stack = _of_total(objective, weighted_total(names, rows["scores"], weights))
     return _choice(weights, value, report, stack, objective, totals, log_odds), totals, log_odds
 
@@ -323,9 +328,8 @@ def _choose_classes(
     stack, losses = fit_classes(pairs, cuts, boundary)
     n = len(objective.n_true)
     weights = {name: float(loss / n) for name, loss in zip(pairs.names, losses, strict=True)}
-    report = {**summed.scores, "auto": objective.named(totals)}
     value = objective.value(totals)
-    return _choice(weights, value, report, stack, objective, totals, log_odds), totals, log_odds
+    return _choice(weights, value, summed.scores, stack, objective, totals, log_odds), totals, log_odds
 
 
 def _stacked_variants(names: list[str], groups: dict[str, str], choice: Choice) -> list[str]:

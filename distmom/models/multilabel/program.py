@@ -290,6 +290,6 @@ def _fit_sketch(
     run: Run, settings: HeadSettings, features: Features
 ) -> tuple[tuple[StoredArray, int], RidgeFit]:
     """Find the basis of the sketch and add up its ridge sums; small corpora keep its rows for neighbours."""
-    basis = sketch_basis(run, features, settings.n_components, 1, 10, settings.seed)
+    basis = sketch_basis(run, features, settings.n_components, settings.seed)
     store = settings.head == "auto" and searches_sketch(run.corpus, settings.effort)
     return basis, fit_ridge(run, features, basis, store=store)

@@ -70,13 +70,13 @@ NO_LIMITS = WeightLimits()
 GRAM_LABELS = 1000
 #: share of the squared length of a document whose frequent words are skipped when its neighbours are searched
 SKIPPED = 0.05
+#: power passes of the sketch, and its columns beyond those that are kept
+N_POWER_ITER, N_OVERSAMPLES = 1, 10
 #: largest number of rows of a sketch searched by brute force; beyond it, neighbours are found in sparse rows only
 SKETCH_NEIGHBORS_ROWS = 100_000
 
 
-def sketch_basis(
-    run: Run, features: Features, rank: int, n_power_iter: int, n_oversamples: int, seed: int
-) -> tuple[StoredArray, int]:
+def sketch_basis(run: Run, features: Features, rank: int, seed: int) -> tuple[StoredArray, int]:
     """Return a basis (d, rank) and its rank: half from ``A'A``, half from the cross moment with labels.
 
     The label half is the range of ``A'Y D_f^{-1/2}``, D_f the label frequencies, so that rare labels count as much
@@ -84,9 +84,9 @@ def sketch_basis(
     """
     d = run.corpus.n_words
     half = min(rank - rank // 2, d)
-    width = min(half + n_oversamples, d)
+    width = min(half + N_OVERSAMPLES, d)
     basis: StoredArray | None = None
-    for _ in range(n_power_iter + 1):
+    for _ in range(N_POWER_ITER + 1):
         pass_ = FeatureSketchPass(
             d, features.selection, idf=features.idf, n_columns=width, seed=seed, basis=basis
         )

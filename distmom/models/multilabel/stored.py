@@ -111,7 +111,7 @@ def state_of(
     """Return what is stored of fitted heads and of topics, or of the reason why there are none."""
     corpus = engine.corpus
     frequency = np.asarray(corpus.document_frequency)
-    latent, diagnostics = None, {}
+    choice, latent, diagnostics = fitted.choice, None, {}
     if isinstance(fitted.states, States):
         found = fitted.states
         latent = LatentStates(
@@ -134,9 +134,9 @@ def state_of(
         heads=tuple(fitted.heads.items()),
         head_weights=[1.0] * len(fitted.heads),
         diagnostics=diagnostics,
-        selection=None if fitted.choice is None else fitted.choice.to_json(),
-        stack=None if fitted.choice is None else fitted.choice.stack.to_json(),
-        reranker=fitted.reranker,
+        selection=None if choice is None else choice.to_json(),
+        stack=None if choice is None else choice.stack.to_json(),
+        reranker=None if choice is None else choice.reranker,
         topics=topics if isinstance(topics, CorpusTopics) else None,
         sums=fitted.sums,
     )
