@@ -18,14 +18,8 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
 from distmom.engine.sums import Sums, SumSpec
-from distmom.moments.sequences import (
-    N_STEPS,
-    PAIRS,
-    WindowMomentsPass,
-    WindowSketchPass,
-    window_moments,
-    window_weights,
-)
+from distmom.moments.sequences import WindowMomentsPass, WindowSketchPass, window_moments
+from distmom.moments.windows import N_STEPS, PAIRS, window_weights
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,8 @@ from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import HiddenMarkov, load_model
 from distmom.models.markov.chain import Chain, Edges, Steps, best_path, posterior
 from distmom.models.markov.passes import DecodePass, ExpectationPass, TransferPass, cut_edges
-from distmom.moments.sequences import (
-    ContextPass,
-    StepMeanPass,
-    WindowMomentsPass,
-    WindowSketchPass,
-    window_moments,
-)
+from distmom.moments.sequences import ContextPass, WindowMomentsPass, WindowSketchPass, window_moments
+from distmom.moments.windows import StepMeanPass
 from distmom.simulate.chains import MarkovPopulation
 from distmom.spectral.execute import execute
 

@@ -31,7 +31,7 @@ from distmom.models.markov.fitting import standards
 from distmom.models.markov.inputs import sequences_in_memory
 from distmom.models.markov.passes import ExpectationPass, stored_edges
 from distmom.moments.factorial import ChainMomentsPass, ChainSketchPass
-from distmom.moments.sequences import N_STEPS, StepMeanPass, n_step_features
+from distmom.moments.windows import N_STEPS, StepMeanPass, n_step_features
 from distmom.spectral.basis import Basis, range_basis, unknown_columns
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter

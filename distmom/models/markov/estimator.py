@@ -35,14 +35,8 @@ from distmom.models.markov.kernels import draw_states
 from distmom.models.markov.passes import DecodePass, ExpectationPass, stored_edges
 from distmom.models.markov.pictures import pictures_of
 from distmom.models.markov.recovery import ROUTES, Recovered, load_windows, recover
-from distmom.moments.sequences import (
-    N_STEPS,
-    ContextPass,
-    StepMeanPass,
-    WindowMomentsPass,
-    WindowSketchPass,
-    n_step_features,
-)
+from distmom.moments.sequences import ContextPass, WindowMomentsPass, WindowSketchPass
+from distmom.moments.windows import N_STEPS, StepMeanPass, n_step_features
 from distmom.spectral.basis import range_basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter

@@ -32,7 +32,7 @@ from distmom.models.markov.chain import (
 from distmom.models.markov.kernels import add_counts, expect
 from distmom.moments.gaussian import dense_rows, mass_of
 from distmom.moments.groups import WHOLE_SHARD
-from distmom.moments.sequences import weights_of
+from distmom.moments.windows import weights_of
 from distmom.spectral.run import Run, unknown
 
 
