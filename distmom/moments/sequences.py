@@ -6,8 +6,8 @@ independent given the hidden state of the middle step. All windows of all sequen
 of one model whose initial distribution is the average over the first steps of windows. Pairs and triples are taken
 from exactly the same windows.
 
-With phi(x) the features of a step (an indicator of its symbol, or see `distmom.moments.windows`) and Q a basis of the
-range of ``sum_{a != b} E[phi(x_a) phi(x_b)']``, views are ``y = Q'phi(x)``.
+With phi(x) the features of a step (an indicator of its symbol, or see `distmom.moments.windows`) and Q a basis of
+the range of ``sum_{a != b} E[phi(x_a) phi(x_b)']``, views are ``y = Q'phi(x)``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.errors import UsageError
 from distmom.models import AnchorTopics, SingleTopic, SpectralLDA
-from distmom.models.topics import longer, steps
+from distmom.models.topics import longer, settings, steps
 from distmom.models.topics import program as topic_model
 from distmom.models.topics.initial import Initial
 from distmom.models.topics.refine import Completion, _near, complete, initial_topics, refine_topics
@@ -312,7 +312,7 @@ def test_folds_are_for_corpora_with_few_positions_for_every_number(monkeypatch):
     assert SingleTopic(20).n_folds(corpus) == 1
     perplexities = []
     for enough in (0.0, 4.0):
-        monkeypatch.setattr(topic_model, "ENOUGH_POSITIONS", enough)
+        monkeypatch.setattr(settings, "ENOUGH_POSITIONS", enough)
         fitted = clone(model).fit_corpus(corpus)
         made = Counter(timing["name"] for timing in fitted.timings_)
         assert made == Counter(p.name for p in model.plan(corpus).passes)
@@ -323,7 +323,7 @@ def test_folds_are_for_corpora_with_few_positions_for_every_number(monkeypatch):
     assert perplexities[1] < 0.995 * perplexities[0]
     assert SpectralLDA(50).n_folds(corpus) == 4
     assert SpectralLDA(51).n_folds(corpus) == 1
-    monkeypatch.setattr(topic_model, "MOST_FREE", 20 * corpus.n_words - 1)
+    monkeypatch.setattr(settings, "MOST_FREE", 20 * corpus.n_words - 1)
     assert model.n_folds(corpus) == 1
 
 

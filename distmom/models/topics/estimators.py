@@ -2,7 +2,7 @@
 
 Sources: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 theorems 3.1 and 3.5; Arora et al., "A Practical Algorithm for Topic Modeling with Provable Guarantees". Parameters
-are declared in `distmom.models.topics.program`; each model fixes some of them.
+are declared in `distmom.models.topics.settings`; each model fixes some of them.
 """
 
 from __future__ import annotations
