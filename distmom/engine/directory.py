@@ -24,8 +24,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
-import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,11 +38,13 @@ import numpy as np
 from distmom.corpus.commit import put_if_absent, sha256_file, sync_path, sync_tree, write_atomic
 from distmom.corpus.records import RecordFormat, are_files, check_file
 from distmom.engine.array_writer import ArrayWriter
+from distmom.engine.committer import Committer
 from distmom.engine.environment import Environment
 from distmom.engine.epochs import check_records
 from distmom.engine.events import read_log
-from distmom.engine.lease import Lease, leased
-from distmom.engine.scratch import SPARE, ScratchArray
+from distmom.engine.lease import leased
+from distmom.engine.partials import PartialFiles, remove_tree, remove_unfinished
+from distmom.engine.scratch import ScratchArray
 from distmom.engine.state import (
     StoredArray,
     StoredColumns,
@@ -63,7 +63,7 @@ ENVIRONMENT = RecordFormat("distmom-environment", 1, "remove the file")
 COMMITTED = RecordFormat("distmom-pass", 2, "remove the run directory and start the run again")
 
 
-class RunDirectory:
+class RunDirectory(PartialFiles):
     """The directory of one run.
 
     Parameters
@@ -75,19 +75,12 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
-        self.path: Path = Path(path).absolute()
-        self.durable = durable
+        super().__init__(Path(path).absolute(), durable)
         for name in ("states", "passes", "rows"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
-        # A directory that is not held, such as a temporary one, has no epoch.
-        self._partials = self.path / "partial" / uuid.uuid4().hex[:12]
-        #: names of the directories of partial sums that are kept until their pass is committed
-        self._kept: set[str] = set()
-        self._committer = _Committer()
+        self._committer = Committer()
         self._committing = threading.Event()
         self._committing.set()
-        #: the hold on the run while it is `held`
-        self.lease: Lease | None = None
 
     @property
     def log(self) -> Path:
@@ -118,53 +111,17 @@ class RunDirectory:
             On exit with an error, if another process has taken the run over.
         """
         with leased(self.path, durable=self.durable, interrupt=interrupt) as lease:
-            self._partials = self.path / "partial" / f"{lease.epoch:04d}"
-            self._take_over(lease.epoch)
+            self.take_over_partials(lease.epoch)
             lease.check()
             for name in ("states", "passes", "rows"):
-                _remove_unfinished(self.path / name)
+                remove_unfinished(self.path / name)
             self.lease = lease
             try:
                 yield self
                 self._kept.clear()
             finally:
-                for place in self._earlier(lease.epoch):
-                    # Written meanwhile by late tasks of an earlier driver.
-                    _remove_tree(place)
-                # What is kept is left to the next driver, which may be taking it over just now.
-                self.drop_partials()
+                self.leave_partials(lease.epoch)
                 self.lease = None
-
-    def _take_over(self, epoch: int) -> None:
-        """Take over the partial sums of interrupted passes, the latest of each, and remove all others."""
-        self._kept.clear()
-        for place in self._earlier(epoch):
-            for of_pass in place.glob("*") if self.durable and place.name.isdigit() else ():
-                is_committed = (self.path / "passes" / of_pass.name).exists()
-                if not is_committed and any(of_pass.glob("*.json")):
-                    self._partials.mkdir(parents=True, exist_ok=True)
-                    # A later epoch has come further, and another driver may be faster.
-                    with suppress(OSError):
-                        os.rename(of_pass, self._partials / of_pass.name)
-                        self._kept.add(of_pass.name)
-            _remove_tree(place)
-
-    def _earlier(self, epoch: int) -> list[Path]:
-        """Return the directories of partial sums of earlier drivers, the latest first.
-
-        A later driver, if this one is taken over just now, has its own.
-        """
-        found = [
-            place
-            for place in (self.path / "partial").glob("*")
-            if not place.name.isdigit() or int(place.name) < epoch
-        ]
-        return sorted(found, reverse=True)
-
-    @property
-    def keeps_groups(self) -> bool:
-        """Whether the finished groups of a pass are kept until it is committed: in a run that can be resumed."""
-        return self.durable and self.lease is not None
 
     def environments(self) -> list[dict[str, str]]:
         """Return the environments of the processes that have run tasks so far."""
@@ -202,50 +159,12 @@ class RunDirectory:
         """Return a temporary name for a stored array whose digest is not known yet."""
         return self.path / "states" / f".tmp-{uuid.uuid4().hex}.npy"
 
-    def partial(self, name: str) -> Path:
-        """Return a directory for partial sums of this driver, which `spare_partials` releases."""
-        return self._partials / name
-
     def partials_of(self, name: str, key: str) -> Path:
         """Return the directory of the partial sums of a pass, kept until its commit if the run can be resumed."""
         place = self.partial(self.pass_path(name, key).name)
         if self.keeps_groups:
             self._kept.add(place.name)
         return place
-
-    @property
-    def spare(self) -> Path:
-        """Directory of the files that may be overwritten."""
-        return self._partials / SPARE
-
-    def recycle(self, files: Iterable[ScratchArray]) -> None:
-        """Release reported files that are no longer read and not kept, so that later files overwrite them."""
-        # A pass that begins may remove the directory while an earlier one is committed in the background.
-        with suppress(OSError):
-            self.spare.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            if Path(file.path).parent.name not in self._kept:
-                with suppress(OSError):
-                    os.rename(file.path, self.spare / uuid.uuid4().hex)
-
-    def spare_partials(self, files: Iterable[ScratchArray] = ()) -> None:
-        """Release all partial sums that are not kept: recycle the reported files and remove all others.
-
-        A file that was not reported may still be written by an abandoned attempt of a task.
-        """
-        self.recycle(files)
-        for place in self._partials.glob("*"):
-            if place.name != SPARE and place.name not in self._kept:
-                _remove_tree(place)
-
-    def drop_partials(self) -> None:
-        """Remove all partial sums of this driver that are not kept, and its spare files."""
-        for place in self._partials.glob("*"):
-            if place.name not in self._kept:
-                _remove_tree(place)
-        for empty in (self._partials, self._partials.parent):
-            with suppress(OSError):
-                empty.rmdir()
 
     def writer(self, dtype: str, size: int, width: int | None = None) -> ArrayWriter:
         """Return an `ArrayWriter` of a stored array of about ``size`` elements, in rows of ``width`` if given."""
@@ -319,7 +238,7 @@ class RunDirectory:
         place = self.partial(self.pass_path(name, key).name)
         self._kept.discard(place.name)
         self.recycle(files)
-        _remove_tree(place)
+        remove_tree(place)
 
     def _commit(self, name: str, key: str, sums: Mapping[str, Sum], record: dict[str, Any]) -> None:
         if self.lease is not None:
@@ -343,7 +262,7 @@ class RunDirectory:
             if self.durable:
                 sync_path(target.parent)
         finally:
-            _remove_tree(temporary)
+            remove_tree(temporary)
 
     def load_pass(self, name: str, key: str) -> tuple[Sums, dict[str, Any]] | None:
         """Return the memory-mapped sums and the record of a committed pass; None if it is not committed.
@@ -363,7 +282,7 @@ class RunDirectory:
         temporary = self.path / "passes" / f".tmp-{uuid.uuid4().hex}"
         with suppress(FileNotFoundError):
             os.rename(self.pass_path(name, key), temporary)
-        _remove_tree(temporary)
+        remove_tree(temporary)
 
     def verify(self) -> list[str]:
         """Read every stored array, committed sum, stored row and event; return descriptions of all problems."""
@@ -390,61 +309,6 @@ class RunDirectory:
                 for shard in digests:
                     check(partial(stored.read, int(shard)))
         return problems
-
-
-class _Committer:
-    """Runs functions one after the other in a daemon thread."""
-
-    def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[Callable[[], None], threading.Event] | None] = (
-            queue.SimpleQueue()
-        )
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def add(self, work: Callable[[], None]) -> threading.Event:
-        """Run a function after all before it; return an event that is set when it has ended or was left out."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="distmom-commit", daemon=True)
-            self._thread.start()
-        ended = threading.Event()
-        self._waiting.put((work, ended))
-        return ended
-
-    def _run(self) -> None:
-        while (next_ := self._waiting.get()) is not None:
-            work, ended = next_
-            try:
-                if self._error is None:
-                    work()
-            except BaseException as error:  # noqa: BLE001 (raised by flush, in the thread that waits)
-                self._error = error
-            finally:
-                ended.set()
-
-    def flush(self) -> None:
-        if self._thread is not None:
-            self._waiting.put(None)
-            self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-
-def _remove_tree(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def _remove_unfinished(path: Path) -> None:
-    """Remove all temporary files and directories below a directory, in which late tasks may still be writing."""
-    for folder, folders, files in os.walk(path):
-        for name in folders:
-            if name.startswith(".tmp-"):
-                _remove_tree(Path(folder) / name)
-        for name in files:
-            if name.startswith(".tmp-"):
-                (Path(folder) / name).unlink(missing_ok=True)
 
 
 def _is_whole_pass(directory: Path) -> bool:

@@ -369,8 +369,7 @@ def test_a_driver_that_was_taken_over_does_not_disturb_the_next(tmp_path, noted)
             owner = replace(Owner.this(), host="elsewhere", boot="another")
             assert epochs.put_once(epochs.file_of(place, 2), EPOCH.dump(asdict(owner)))
             other = RunDirectory(place)
-            other._partials = place / "partial" / "0002"
-            other._take_over(2)
+            other.take_over_partials(2)
             left.update({path: path.read_bytes() for path in place.glob("partial/0002/*/*")})
 
     with pytest.raises(TakenOverError):
