@@ -39,8 +39,9 @@ from distmom.engine.csr import combine, transposed_product
 from distmom.engine.tall import frequent_rows
 from distmom.linalg import compose, decompose
 from distmom.models.markov.kernels import forward
-from distmom.models.multilabel.heads import NeighborsHead, RidgeHead, rank_labels
+from distmom.models.multilabel.heads import RidgeHead, rank_labels
 from distmom.models.multilabel.kernels import top_by_states, top_of_products
+from distmom.models.multilabel.neighbor_heads import NeighborsHead
 from distmom.models.multilabel.score_kernels import add_sparse_scores
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.kernels import add_third_moment, gather

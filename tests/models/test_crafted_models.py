@@ -16,7 +16,7 @@ from distmom.corpus.arrays import check_csr
 from distmom.engine import Csr
 from distmom.errors import NumericalError, StoreError
 from distmom.models import ECA, MultiLabelMoM, SpectralLDA, TopicMoments, load_model
-from distmom.models.multilabel.heads import SketchNeighbors, unit_rows
+from distmom.models.multilabel.neighbor_heads import SketchNeighbors, unit_rows
 from distmom.simulate.views import poisson_sentences
 
 

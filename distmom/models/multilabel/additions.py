@@ -12,10 +12,10 @@ from distmom.models.multilabel.assembly import Parts, Recipe
 from distmom.models.multilabel.descent import TOLERANCE
 from distmom.models.multilabel.documents import stored_matrix, transposed
 from distmom.models.multilabel.features import Features, cross_features, unknown_csr
-from distmom.models.multilabel.heads import NeighborsHead
 from distmom.models.multilabel.kept_sums import Content, CrossSum, KeptStage, KeptSums, LinearSum, ridge_sum
 from distmom.models.multilabel.linear import DIAGONAL_PENALTY, LinearFit, Stage, added_weights
 from distmom.models.multilabel.margin import COSTS, PRUNING, MarginFit, cost_name, fit_classifiers
+from distmom.models.multilabel.neighbor_heads import NeighborsHead
 from distmom.models.multilabel.regression import NO_LIMITS, RidgeFit, WeightLimits, fit_neighbors, fit_ridge
 from distmom.spectral.run import Run, unknown
 

@@ -22,15 +22,14 @@ from distmom.models.multilabel.heads import (
     FrequentHead,
     GateHead,
     Head,
-    NeighborsHead,
     RidgeHead,
-    SketchNeighbors,
     SparseHead,
     StateHead,
     rank_labels,
 )
 from distmom.models.multilabel.linear import LinearFit
 from distmom.models.multilabel.margin import MarginFit
+from distmom.models.multilabel.neighbor_heads import NeighborsHead, SketchNeighbors
 from distmom.models.multilabel.objective import MEAN
 from distmom.models.multilabel.regression import (
     NO_LIMITS,

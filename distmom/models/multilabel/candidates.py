@@ -12,9 +12,11 @@ from distmom.engine import Engine, Pass, PassResult, Rows, Selection, Sums, SumS
 from distmom.engine.passes import transform_fields
 from distmom.engine.state import release_maps
 from distmom.hashing import scramble_array
-from distmom.models.multilabel.heads import GateHead, NeighborsHead, Query, StateHead, rows_at_a_time
+from distmom.models.multilabel.heads import GateHead, StateHead, rows_at_a_time
 from distmom.models.multilabel.kernels import top_labels
+from distmom.models.multilabel.neighbor_heads import NeighborsHead
 from distmom.models.multilabel.objective import DEPTHS, ideal_gains
+from distmom.models.multilabel.query import Query
 from distmom.models.multilabel.scorer import Scorer
 
 #: up to this number of labels all of them are candidates

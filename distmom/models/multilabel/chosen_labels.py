@@ -19,13 +19,12 @@ from distmom.models.multilabel.heads import (
     FrequentHead,
     GateHead,
     Head,
-    NeighborsHead,
     RidgeHead,
-    SketchNeighbors,
     SparseHead,
     StateHead,
     rank_labels,
 )
+from distmom.models.multilabel.neighbor_heads import NeighborsHead, SketchNeighbors
 from distmom.models.multilabel.scorer import Scorer
 
 #: entries of a matrix whose columns are looked up at a time

@@ -17,7 +17,7 @@ from distmom.corpus.block import csr_from_parts
 from distmom.engine import Csr, Engine, Term
 from distmom.engine.state import release_maps
 from distmom.hashing import scramble_array
-from distmom.models.multilabel.heads import NeighborsHead
+from distmom.models.multilabel.neighbor_heads import NeighborsHead
 
 #: number of entries of a matrix that are processed at a time
 PIECE_ENTRIES = 1 << 22

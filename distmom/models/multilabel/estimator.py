@@ -27,11 +27,7 @@ from distmom.models.multilabel.corpus_topics import (
 )
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.folds import held_out
-from distmom.models.multilabel.heads import (
-    Head,
-    StateHead,
-    rank_labels,
-)
+from distmom.models.multilabel.heads import Head, StateHead, rank_labels
 from distmom.models.multilabel.kept_sums import KeptSums, check_kept
 from distmom.models.multilabel.latent import LatentReader
 from distmom.models.multilabel.margin import MAX_LABELS

@@ -2,8 +2,7 @@
 
 A head is a frozen dataclass of arrays with a method ``add_scores(query, factor, out)`` that adds its scores times
 a factor to a dense matrix (n, L), and a method ``scores_at(query, labels)`` that returns its scores of some
-different labels (n, m) of every document. X is the presence of words, A the tf-idf rows of unit length, Z = A R a
-sketch of them.
+different labels (n, m) of every document. X, A and Z are those of `distmom.models.multilabel.query`.
 
 =================== ==========================================================================
 head                score of label l
@@ -20,26 +19,23 @@ head                score of label l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
-from distmom.corpus import Block
-from distmom.engine import Csr, MixedRows
+from distmom.engine import MixedRows
 from distmom.models.multilabel.kernels import (
+    ROUNDING,
     check_labels,
-    nearest_of,
-    nearest_rows,
     sort_top,
     top_by_states,
     top_of_products,
     update_top,
 )
-from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes, sparse_scores_at, votes_at
-from distmom.moments.features import tfidf_rows, with_constant
-from distmom.moments.kernels import gather
+from distmom.models.multilabel.neighbor_heads import NeighborsHead, SketchNeighbors
+from distmom.models.multilabel.query import Query
+from distmom.models.multilabel.score_kernels import add_sparse_scores, sparse_scores_at
+from distmom.moments.features import with_constant
 from distmom.moments.labels import posteriors
 from distmom.spectral.layout import Array, Matrix, array, record
 
@@ -49,16 +45,12 @@ SCORES_BYTES = 16 << 20
 MIN_ROWS = 64
 #: documents and labels of a block of scores from which the best are selected
 TOP_ROWS, TOP_LABELS = 512, 1024
-#: relative error per term of a sum in float32
-ROUNDING = 2.0**-23
 #: number of labels of every state that are kept in descending order of probability
 RANKED_LABELS = 1024
 #: part of all labels that is visited before all are scored together, which takes about as long
 VISITS = 64
 #: columns that are copied together: float32 values in one cache line
 _STATES_AT_A_TIME = 16
-#: labels (n, m) of the n indexed documents of a head
-LABELS = Matrix(("n", "m"), ("|u1",), ("<i4", "<i8"))
 #: the probability of a frequent label is the logistic function of this number times the margin of its classifier
 SLOPE = 5.0
 
@@ -73,61 +65,6 @@ def _sparse_weights(of_labels: str) -> dict[str, Array | Matrix]:
 
 
 SPARSE_WEIGHTS = _sparse_weights("m")
-
-
-class Query:
-    """A block of documents with the features that heads need, each computed at most once.
-
-    Parameters
-    ----------
-    block : Block
-        Documents over the model's vocabulary.
-    idf : ndarray of shape (d,) or (0,)
-        Inverse document frequencies.
-    basis : ndarray of shape (d, r), optional
-        R of the sketch; needed by heads on the sketch.
-    """
-
-    def __init__(self, block: Block, idf: np.ndarray, basis: np.ndarray | None = None) -> None:
-        self.block = block
-        self.idf = idf
-        self.basis = basis
-        self._neighbors: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-
-    @cached_property
-    def features(self) -> csr_array:
-        """tf-idf rows, float32."""
-        return tfidf_rows(self.block.words, self.idf, np.float32)
-
-    @cached_property
-    def sketch(self) -> np.ndarray:
-        """Z, float32."""
-        if self.basis is None:
-            raise ValueError("this model has no sketch basis")
-        a = self.features
-        return gather(a.indptr, a.indices, a.data, self.basis).astype(np.float32)
-
-    def nearest(self, index: NeighborsHead, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return at least k nearest indexed rows and their cosines, found once for heads that share an index."""
-        key = id(index.lists.data)
-        known = self._neighbors.get(key)
-        if known is None or known[0].shape[1] < min(k, len(index.alive)):
-            known = self._neighbors[key] = index.search(self.features, k)
-        return known
-
-    def covariates(self, index: NeighborsHead | None) -> np.ndarray:
-        """Return the covariates of the documents, (n, 2) float64 (see `Covariates`); cosines need an index."""
-        n_words = np.log1p(np.diff(self.block.words.indptr).astype(np.float64))
-        if index is None:
-            return np.stack([n_words, np.zeros_like(n_words)], axis=1)
-        cosines = self.nearest(index, 1)[1].max(axis=1, initial=0.0)
-        return np.stack([n_words, np.asarray(cosines, np.float64)], axis=1)
-
-    def part(self, rows: slice) -> Query:
-        """Return the query of some of the documents, with the nearest rows found so far."""
-        query = Query(self.block.take(rows), self.idf, self.basis)
-        query._neighbors = {key: (f[rows], c[rows]) for key, (f, c) in self._neighbors.items()}
-        return query
 
 
 @dataclass(frozen=True)
@@ -344,116 +281,6 @@ class FrequentHead:
         return np.where(found >= 0, scores, np.float32(0.0))
 
 
-@dataclass(frozen=True)
-class NeighborsHead:
-    """Votes of the nearest training rows in the sparse features.
-
-    Attributes
-    ----------
-    lists : Csr
-        For every word, the indexed rows of A that contain it, and their values (d, N).
-    labels : Csr
-        Labels of the indexed rows (N, L).
-    alive : ndarray of shape (N,), uint8
-        1 for rows that vote.
-    n_neighbors : int, default 75
-    power : float, default 3.0
-        The vote of a neighbour is its cosine raised to this power; votes are normalised to sum to one.
-    factor, best : float, default 1.0 and 0.0
-        Weights of the votes, and of the largest cosine among the neighbours with the label.
-    skipped : float, default 0.0
-        Share of the squared length of a document whose words are skipped, see `nearest_rows`.
-    """
-
-    lists: Csr = record({"": Matrix(("d", "n"))})
-    labels: Csr = record({"": LABELS})
-    alive: Any = array("n", types=("|u1",))
-    n_neighbors: int = 75
-    power: float = 3.0
-    factor: float = 1.0
-    best: float = 0.0
-    skipped: float = 0.0
-
-    def search(self, features: csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows and cosines of the k nearest indexed rows (see `nearest_rows`)."""
-        k = min(k, len(self.alive))
-        return nearest_rows(
-            features.indptr, features.indices, features.data,
-            self.lists.indptr, self.lists.indices, self.lists.data, self.alive, k, self.skipped,
-        )  # fmt: skip
-
-    def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
-        """Add ``factor * (self.factor * votes + self.best * largest cosine)``."""
-        found, cosines = query.nearest(self, self.n_neighbors)
-        y = self.labels
-        add_votes(
-            found, cosines, y.indptr, y.indices, self.n_neighbors, self.power,
-            factor * self.factor, factor * self.best, out,
-        )  # fmt: skip
-
-    def scores_at(self, query: Query, labels: np.ndarray) -> np.ndarray:
-        """Return the scores of some labels (n, m) of every document; those of repeated labels are undefined."""
-        found, cosines = query.nearest(self, self.n_neighbors)
-        y, out = self.labels, np.zeros(labels.shape, np.float32)
-        votes_at(
-            found, cosines, y.indptr, y.indices, self.n_neighbors, self.power, self.factor, self.best, labels,
-            y.n_columns, out,
-        )  # fmt: skip
-        return out
-
-
-@dataclass(frozen=True)
-class SketchNeighbors:
-    """Votes of the nearest training rows in the sketch, found by brute force; ties by smaller row.
-
-    Attributes
-    ----------
-    rows : ndarray of shape (N, r)
-        Rows of Z of unit length.
-    labels : Csr
-        Labels of the rows (N, L).
-    alive : ndarray of shape (N,), uint8
-        1 for rows that vote.
-    n_neighbors : int, default 20
-    power : float, default 2.0
-    factor : float, default 1.0
-    """
-
-    rows: Any = array("n", "r")
-    labels: Csr = record({"": LABELS})
-    alive: Any = array("n", types=("|u1",))
-    n_neighbors: int = 20
-    power: float = 2.0
-    factor: float = 1.0
-
-    def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
-        """Add ``factor * votes``."""
-        found, products = self._nearest(query)
-        y, k = self.labels, products.shape[1]
-        add_votes(found, products, y.indptr, y.indices, k, self.power, factor * self.factor, 0.0, out)
-
-    def scores_at(self, query: Query, labels: np.ndarray) -> np.ndarray:
-        """Return the scores of some labels (n, m) of every document; those of repeated labels are undefined."""
-        found, products = self._nearest(query)
-        y, k, out = self.labels, products.shape[1], np.zeros(labels.shape, np.float32)
-        votes_at(
-            found, products, y.indptr, y.indices, k, self.power, self.factor, 0.0, labels, y.n_columns, out
-        )
-        return out
-
-    def _nearest(self, query: Query) -> tuple[np.ndarray, np.ndarray]:
-        """Return the nearest rows and their cosines, (n, k) each."""
-        z = unit_rows(query.sketch)
-        k = min(self.n_neighbors, len(self.alive))
-        rows = np.asarray(self.rows, np.float32)
-        cosines = z @ rows.T
-        cosines[:, np.asarray(self.alive) == 0] = -1.0
-        # Products with equal rows may differ in the last bits, depending on where the rows are stored.
-        margin = np.float32(2 * ROUNDING * rows.shape[1])
-        least = np.partition(cosines, -k, axis=1)[:, -k] - margin
-        return nearest_of(cosines, least, z, rows, k)
-
-
 Head = StateHead | RidgeHead | SparseHead | GateHead | FrequentHead | NeighborsHead | SketchNeighbors
 
 
@@ -474,9 +301,3 @@ def rank_labels(label_states: np.ndarray) -> np.ndarray:
             top.sort()
             ranked[state] = top[np.argsort(-column[top], kind="stable")]
     return ranked
-
-
-def unit_rows(z: np.ndarray) -> np.ndarray:
-    """Scale rows to Euclidean length one; zero rows stay zero."""
-    length = np.linalg.norm(z, axis=1, keepdims=True)
-    return np.asarray(z / np.where(length > 0, length, 1.0))

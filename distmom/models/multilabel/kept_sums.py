@@ -24,8 +24,9 @@ from distmom.models.multilabel.documents import (
     join_documents,
     with_columns,
 )
-from distmom.models.multilabel.heads import Head, NeighborsHead, SketchNeighbors
+from distmom.models.multilabel.heads import Head
 from distmom.models.multilabel.linear import LinearFit
+from distmom.models.multilabel.neighbor_heads import NeighborsHead, SketchNeighbors
 from distmom.spectral.layout import Matrix, array, group, record, value, variants
 
 #: share of a sum by which its remainder may be negative because of rounding

@@ -14,6 +14,9 @@ ROW_WINDOW = 1 << 17
 #: words in at most this many indexed rows are never skipped
 LONG_LIST = 1 << 14
 
+#: relative error per term of a sum in float32
+ROUNDING = 2.0**-23
+
 
 @compiled
 def _sift_down(values: np.ndarray, ids: np.ndarray, size: int) -> None:

@@ -29,7 +29,6 @@ from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.features import Features, extend_features, fit_features
 from distmom.models.multilabel.folds import Fold, choose, folds_of, held_out
 from distmom.models.multilabel.gate import fit_gate, tries_gate
-from distmom.models.multilabel.heads import NeighborsHead
 from distmom.models.multilabel.kept_sums import kept_sums
 from distmom.models.multilabel.linear import LinearFit, extend_linear, fit_linear
 from distmom.models.multilabel.margin import (
@@ -40,6 +39,7 @@ from distmom.models.multilabel.margin import (
     frequent_labels,
     tries_margin,
 )
+from distmom.models.multilabel.neighbor_heads import NeighborsHead
 from distmom.models.multilabel.objective import corpus_propensity, weighs_propensity
 from distmom.models.multilabel.regression import (
     SKETCH_NEIGHBORS_ROWS,

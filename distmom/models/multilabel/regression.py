@@ -25,7 +25,8 @@ from distmom.engine import (
     merge,
 )
 from distmom.models.multilabel.features import Features, from_states, to_states
-from distmom.models.multilabel.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
+from distmom.models.multilabel.heads import RidgeHead, SparseHead
+from distmom.models.multilabel.neighbor_heads import NeighborsHead, SketchNeighbors, unit_rows
 from distmom.moments.index import IndexPass
 from distmom.moments.regression import FeatureSketchPass, RidgePass, ridge_coefficients
 from distmom.spectral.basis import orthonormal_basis, unknown_columns

@@ -13,16 +13,10 @@ from distmom.corpus import Block
 from distmom.errors import UsageError
 from distmom.models.multilabel.class_stack import ClassStack
 from distmom.models.multilabel.covariates import Covariates
-from distmom.models.multilabel.heads import (
-    MIN_ROWS,
-    GateHead,
-    NeighborsHead,
-    Query,
-    RidgeHead,
-    StateHead,
-    rows_at_a_time,
-)
+from distmom.models.multilabel.heads import MIN_ROWS, GateHead, RidgeHead, StateHead, rows_at_a_time
 from distmom.models.multilabel.kernels import check_labels, top_labels
+from distmom.models.multilabel.neighbor_heads import NeighborsHead
+from distmom.models.multilabel.query import Query
 from distmom.models.multilabel.reranking import Reranker
 from distmom.models.multilabel.stack import Stack, probability
 from distmom.models.multilabel.weighted_sum import GATE

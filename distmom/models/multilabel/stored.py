@@ -15,17 +15,9 @@ from distmom.models.multilabel.choice import TOTAL
 from distmom.models.multilabel.class_stack import ClassStack, stack_from_json
 from distmom.models.multilabel.corpus_topics import CorpusTopics
 from distmom.models.multilabel.covariates import frequency_log_odds
-from distmom.models.multilabel.heads import (
-    FrequentHead,
-    GateHead,
-    Head,
-    NeighborsHead,
-    RidgeHead,
-    SketchNeighbors,
-    SparseHead,
-    StateHead,
-)
+from distmom.models.multilabel.heads import FrequentHead, GateHead, Head, RidgeHead, SparseHead, StateHead
 from distmom.models.multilabel.kept_sums import KeptSums
+from distmom.models.multilabel.neighbor_heads import NeighborsHead, SketchNeighbors
 from distmom.models.multilabel.reranking import Reranker
 from distmom.models.multilabel.scorer import Scorer, variant
 from distmom.models.multilabel.stack import Stack

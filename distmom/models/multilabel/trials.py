@@ -30,15 +30,14 @@ from distmom.models.multilabel.heads import (
     FrequentHead,
     GateHead,
     Head,
-    NeighborsHead,
     RidgeHead,
-    SketchNeighbors,
     SparseHead,
     StateHead,
     rank_labels,
 )
 from distmom.models.multilabel.margin import COSTS, MAX_LABELS
 from distmom.models.multilabel.margin_solver import batch_weights, n_batches, n_negatives
+from distmom.models.multilabel.neighbor_heads import NeighborsHead, SketchNeighbors
 from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.reranking import DEPTH, FEW_DEPTH, N_COMMON
 from distmom.models.multilabel.scorer import Scorer
