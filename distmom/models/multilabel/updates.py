@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -33,10 +32,9 @@ from distmom.engine import (
     open_executor,
 )
 from distmom.errors import UsageError
-from distmom.models.multilabel.additions import Start, collect, parts_of
-from distmom.models.multilabel.assembly import Recipe, heads_of, with_companions
+from distmom.models.multilabel.additions import Start, collect
+from distmom.models.multilabel.assembly import Recipe
 from distmom.models.multilabel.effort import EFFORTS
-from distmom.models.multilabel.heads import GateHead
 from distmom.models.multilabel.kept_sums import (
     Content,
     KeptSums,
@@ -44,13 +42,13 @@ from distmom.models.multilabel.kept_sums import (
     content_of,
     join,
     net_corpora,
-    opened,
 )
 from distmom.models.multilabel.needs import needs
 from distmom.models.multilabel.program import weights_of
 from distmom.models.multilabel.regression import WeightLimits
 from distmom.models.multilabel.scorer import Scorer
 from distmom.models.multilabel.targets import ONE_LABEL, checked_targets, first_names
+from distmom.models.multilabel.updated import updated_state
 from distmom.spectral.aligned import AlignedCorpus, align
 from distmom.spectral.execute import execute
 from distmom.spectral.tables import column_names
@@ -434,45 +432,9 @@ class Updatable:
 
     def _set(self, engine: Engine, content: Content, label_names: list[str]) -> None:
         """Set the attributes of the model to those of a content."""
-        start, state, n_labels = self._start(), self._state(), len(label_names)
-        made = heads_of(engine, parts_of(engine, start, content), start.recipe, start.limits)
-        heads = tuple((name, made.get(name) or _kept_head(head, n_labels)) for name, head in state.heads)
-        sums = content.sums
-        if "neighbors" in made:
-            sums = replace(sums, documents=None)
-        states, topics = state.states, state.topics
-        if states is not None:
-            moments = states.label_moments
-            states = replace(
-                states, label_components=_padded(states.label_components, n_labels),
-                label_moments=None if moments is None else _padded(moments, n_labels),
-            )  # fmt: skip
-        if topics is not None:
-            topics = replace(topics, label_components=_padded(topics.label_components, n_labels))
-        reranker = None if state.reranker is None else with_companions(state.reranker, dict(heads))
-        state = replace(
-            state, heads=heads, reranker=reranker, label_frequency=content.label_counts, states=states,
-            topics=topics, sums=opened(sums),
-        )  # fmt: skip
+        state = updated_state(engine, self._state(), self._start(), content, len(label_names))
         self.label_names_, self.n_documents_ = label_names, content.n_documents
         self._keep(state)
-
-
-def _kept_head(head: Any, n_labels: int) -> Any:
-    """Return a head that updates do not change; a gate is undecided about new labels."""
-    if not isinstance(head, GateHead):
-        return head
-    weights = head.weights
-    dense = np.asarray(weights.dense)
-    wider = np.zeros((len(dense), n_labels), dense.dtype)
-    wider[:, : dense.shape[1]] = dense
-    sparse = replace(weights.sparse, n_columns=n_labels)
-    return replace(head, weights=replace(weights, sparse=sparse, dense=wider))
-
-
-def _padded(own: np.ndarray, n_labels: int) -> np.ndarray:
-    """Return rows of labels with zeros for new labels."""
-    return np.concatenate([own, np.zeros((n_labels - len(own), own.shape[1]), own.dtype)])
 
 
 def _document(corpus: Any, error: MissingDocumentError) -> str:
