@@ -15,7 +15,7 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, Selection
-from distmom.spectral.basis import Basis
+from distmom.spectral.basis import N_PROBES, Basis
 from distmom.spectral.components import Words, fit_basis, moment_passes
 from distmom.spectral.core import CoreSettings, load_moments
 from distmom.spectral.run import Run, unknown
@@ -49,6 +49,17 @@ class Rank:
 def rank_settings(settings: CoreSettings, n_words: int) -> CoreSettings:
     """Return the settings with which the moments of both halves are found."""
     return replace(settings, n_states=min(MOST_COMPONENTS, n_words), third_moment="none")
+
+
+def within_plan(settings: CoreSettings, n_words: int) -> CoreSettings:
+    """Return settings for a number of components that was found after the passes had been planned.
+
+    The plan allows for a basis of all words. One of nearly all of them would need more memory than that, with its
+    probes, and becomes one of all words.
+    """
+    if settings.n_states + settings.n_oversamples + 2 * N_PROBES <= n_words:
+        return settings
+    return replace(settings, n_oversamples=max(0, n_words - settings.n_states))
 
 
 def halves(seed: int) -> tuple[Selection, Selection]:

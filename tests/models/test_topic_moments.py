@@ -9,7 +9,7 @@ import pytest
 from helpers import WeightedCorpus
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import linear_sum_assignment
-from scipy.sparse import vstack
+from scipy.sparse import csr_matrix, vstack
 
 from distmom.corpus import MemoryCorpus
 from distmom.engine import PassDone
@@ -336,6 +336,16 @@ def test_words_without_topics_make_one():
     rng = np.random.default_rng(0)
     counts = rng.multinomial(50, rng.dirichlet(np.ones(100)), 2000)
     assert SpectralLDA("auto", max_df=1.0, max_count=None, n_refine=0).fit(counts).n_components_ == 1
+
+
+@pytest.mark.parametrize("n_words", range(20, 40))
+def test_the_number_of_topics_is_estimated_for_any_number_of_words(n_words):
+    """The plan allows for the number of topics that is found, whatever share of the words its basis is."""
+    rng = np.random.default_rng(n_words)
+    topics, shares = rng.dirichlet(np.full(n_words, 0.5), 4), rng.dirichlet(np.full(4, 0.3), 300)
+    counts = csr_matrix(np.stack([rng.multinomial(40, p / p.sum()) for p in shares @ topics]))
+    model = SpectralLDA("auto", max_df=1.0, min_df=0.0, n_refine=1).fit(counts)
+    assert 2 <= len(model.components_) <= 8
 
 
 def test_a_background_topic_is_one_more():

@@ -24,7 +24,7 @@ from distmom.models.topics.settings import TopicSettings
 from distmom.models.topics.steps import EM_ALPHA, Topics
 from distmom.spectral.core import warn_of_sum_rules
 from distmom.spectral.jackknife import Jackknife
-from distmom.spectral.rank import Rank, find_rank, rank_settings
+from distmom.spectral.rank import Rank, find_rank, rank_settings, within_plan
 from distmom.spectral.recovery import to_columns
 from distmom.spectral.run import Run, unknown
 
@@ -82,6 +82,8 @@ class TopicModel(TopicSettings):
         # that fit their noise. The choice of the Dirichlet parameters is not affected.
         of_basis = rest if len(trials) > 1 else None
         settings = replace(self.core_settings(most), kept=self.kept_documents(corpus))
+        if auto:
+            settings = within_plan(settings, words.n_words)
         moments = fit_moments(run, settings, words, rest, of_basis)
         chosen = None
         if held is not None:
