@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus import Corpus, CorpusWriter
+from distmom.corpus import Corpus, CorpusWriter, open_corpus, open_words
+from distmom.corpus.aside import make_aside, recover
 from distmom.corpus.commit import destination, put_directory
 from distmom.corpus.npy import map_npy
 from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files, from_record
 from distmom.corpus.shard import ShardResult, write_shard
+from distmom.corpus.space import space_explained
 from distmom.errors import StoreError, UsageError
 from distmom.simulate.draws import draw_documents
 from distmom.simulate.planted_model import Planted, Zipf
@@ -39,6 +41,8 @@ def synthesise(
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> Corpus:
     """Draw a corpus and write it to ``path``, and its truth to ``<path>.truth``.
+
+    If an earlier call was ended between the two, the same call writes the missing truth.
 
     A document depends only on the model and its number. The bits are therefore independent of how the work is
     distributed, and documents from ``first = n_documents`` on are test documents of the same model.
@@ -74,28 +78,60 @@ def synthesise(
             f"first={first} and shard_documents={shard_documents} do not define a range of documents"
         )
     truth = destination(f"{Path(path).absolute()}.truth")
+    recover(truth)
     if truth.exists() and not overwrite:
         raise UsageError(f"{truth}: already exists; choose another location or overwrite it")
     description = {"kind": "distmom-truth", "first": first, "model": asdict(model)}
+    settings = {"format": "planted", **description}
     states = np.zeros(model.n_documents if model.n_labels else 0, np.uint16)
-    with CorpusWriter(path, overwrite=overwrite, fingerprint=json.dumps(description)) as writer:
-        work = partial(_write_part, writer.directory, model, first, shard_documents)
-        for result, of_shard in map(work, range(-(-model.n_documents // shard_documents))):
-            writer.add(result)
-            start = result.index * shard_documents
+
+    def draw(directory: str | None) -> Iterator[ShardResult]:
+        work = partial(_draw_part, directory, model, first, shard_documents)
+        for index, (result, of_shard) in enumerate(
+            map(work, range(-(-model.n_documents // shard_documents)))
+        ):
+            start = index * shard_documents
             states[start : start + len(of_shard)] = of_shard
+            if result is not None:
+                yield result
             if progress is not None:
-                done = min(start + shard_documents, model.n_documents)
-                progress("documents", done, model.n_documents)
-        corpus = writer.finalise(settings={"format": "planted", **description})
-    temporary = Path(f"{truth}.{uuid.uuid4().hex}")
-    _write_truth(temporary, description, model, states)
-    put_directory(temporary, truth, overwrite=overwrite)
+                progress("documents", min(start + shard_documents, model.n_documents), model.n_documents)
+
+    fingerprint = json.dumps({**description, "shard_documents": shard_documents})
+    try:
+        with CorpusWriter(path, overwrite=overwrite, fingerprint=fingerprint) as writer:
+            for result in draw(None if writer.is_finished else writer.directory):
+                writer.add(result)
+            corpus = open_words(path) if writer.is_finished else writer.finalise(settings=settings)
+    except UsageError:
+        if overwrite or not _is_drawn(path, settings):
+            raise
+        list(draw(None))
+        corpus = open_words(path)
+    with space_explained(truth):
+        _put_truth(truth, description, model, states, overwrite)
     return corpus
 
 
+def _is_drawn(path: Any, settings: dict[str, Any]) -> bool:
+    """Whether there is a corpus that was drawn with the same settings."""
+    if not (Path(path) / "manifest.json").is_file():
+        return False
+    return json.dumps(open_corpus(path).settings, sort_keys=True) == json.dumps(settings, sort_keys=True)
+
+
+def _put_truth(
+    truth: Path, description: dict[str, Any], model: Planted, states: np.ndarray, overwrite: bool
+) -> None:
+    temporary = make_aside(truth)
+    try:
+        _write_truth(temporary, description, model, states)
+        put_directory(temporary, truth, overwrite=overwrite)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def _write_truth(directory: Path, description: dict[str, Any], model: Planted, states: np.ndarray) -> None:
-    directory.mkdir()
     arrays = {
         "weights": model.weights(),
         "word_order": model.word_order(),
@@ -107,14 +143,14 @@ def _write_truth(directory: Path, description: dict[str, Any], model: Planted, s
     TRUTH.write(directory / "truth.json", {**description, "files": describe_files(directory)})
 
 
-def _write_part(
-    directory: str, model: Planted, first: int, shard_documents: int, index: int
-) -> tuple[ShardResult, np.ndarray]:
-    """Draw and write one shard."""
+def _draw_part(
+    directory: str | None, model: Planted, first: int, shard_documents: int, index: int
+) -> tuple[ShardResult | None, np.ndarray]:
+    """Draw one shard, and write it if a directory is given; return what was written, and the states."""
     start = index * shard_documents
     n = min(shard_documents, model.n_documents - start)
     words, labels, states = draw_documents(model, first + start, n)
-    return write_shard(directory, index, words, labels), states
+    return None if directory is None else write_shard(directory, index, words, labels), states
 
 
 @dataclass(frozen=True)

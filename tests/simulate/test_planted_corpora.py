@@ -11,7 +11,7 @@ from distmom.engine import OnCluster
 from distmom.errors import StoreError, UsageError
 from distmom.evaluate.recovery import score_recovery
 from distmom.models import MultiLabelMoM
-from distmom.simulate import PRESETS, Planted, load_truth, preset, synthesise
+from distmom.simulate import PRESETS, Planted, corpora, load_truth, preset, synthesise
 from distmom.simulate.corpora import TRUTH
 from distmom.simulate.draws import draw_documents
 from distmom.simulate.planted_model import Zipf
@@ -150,3 +150,24 @@ def test_wrong_sizes_and_damaged_truths_are_named(tmp_path):
     (tmp_path / "corpus.truth" / "weights.npy").write_bytes(b"none")
     with pytest.raises(StoreError, match=r"weights\.npy: expected \d+ bytes"):
         load_truth(tmp_path / "corpus.truth")
+
+
+def test_a_corpus_whose_truth_was_not_written_gets_it_from_the_same_call(tmp_path, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    whole = synthesise(SMALL, tmp_path / "whole", shard_documents=700)
+    with monkeypatch.context() as change:
+        change.setattr(corpora, "put_directory", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            synthesise(SMALL, tmp_path / "c", shard_documents=700)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "whole", "whole.truth"]
+    with pytest.raises(UsageError, match="already exists"):
+        synthesise(replace(SMALL, seed=4), tmp_path / "c", shard_documents=700)
+    with monkeypatch.context() as change:
+        change.setattr(corpora, "write_shard", interrupted)
+        assert synthesise(SMALL, tmp_path / "c", shard_documents=700).digest == whole.digest
+    for file in (tmp_path / "whole.truth").iterdir():
+        assert (tmp_path / "c.truth" / file.name).read_bytes() == file.read_bytes()
+    with pytest.raises(UsageError, match=r"truth: already exists"):
+        synthesise(SMALL, tmp_path / "c", shard_documents=700)
