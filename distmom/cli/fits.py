@@ -169,7 +169,8 @@ def fit(
         return
     known = parameters(model_name, options)
     run = runs.create(corpus, model, run_path, model_name, known, overwrite, groups=groups)
-    _run_fit(run, workers, memory_limit, scheduler, quiet, as_json)
+    if not runs.show_finished(run, as_json):
+        _run_fit(run, workers, memory_limit, scheduler, quiet, as_json)
 
 
 @click.command()
@@ -188,8 +189,7 @@ def resume(
     Example: distmom resume model.run
     """
     begun = runs.reopen(run)
-    if begun.is_finished():
-        show({"model": begun.model, "finished": True}, as_json)
+    if runs.show_finished(begun, as_json):
         return
     carry_on = add_up if begun.model_name == runs.MOMENTS else _run_fit
     if begun.model_name != runs.MOMENTS and begun.like is not None:

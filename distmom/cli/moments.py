@@ -65,7 +65,8 @@ def moments(
     first = TopicMoments(**chosen) if like is None else TopicMoments.load(like)
     basis = None if like is None else runs.Like(str(Path(like).absolute()), first.basis_digest)
     run = runs.create(corpus, dst, run_path, runs.MOMENTS, first.get_params(), overwrite, basis)
-    add_up(run, workers, memory_limit, scheduler, quiet, as_json, first)
+    if not runs.show_finished(run, as_json):
+        add_up(run, workers, memory_limit, scheduler, quiet, as_json, first)
 
 
 def add_up(

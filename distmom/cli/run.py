@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from distmom.cli.parameters import table
-from distmom.cli.shared import open_input
+from distmom.cli.shared import open_input, show
 from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus
+from distmom.corpus.aside import discard, recover, remove_left
+from distmom.corpus.commit import destination
 from distmom.corpus.records import RecordFormat
 from distmom.corpus.space import space_explained
 from distmom.corpus.storage import is_url, place_of
@@ -25,6 +26,7 @@ from distmom.engine.reports import has_reports
 from distmom.errors import (
     CancelledError,
     ClusterError,
+    DistmomError,
     InputError,
     StoreError,
     TakenOverError,
@@ -128,17 +130,19 @@ class Run:
                     raise
                 assert directory.lease is not None
                 directory.lease.result = self._result()
-        except (TakenOverError, CancelledError) as error:
-            if not getattr(error, "__notes__", []):
+        except (TakenOverError, CancelledError, OSError) as error:
+            # Also where a disk fails before the run is held, or when its end is recorded.
+            if not getattr(error, "__notes__", []) and (self.path / "run.json").exists():
                 error.add_note(self._resume_command(workers, scheduler))
             raise
         except (UsageError, InputError):
             # What has been added up may serve with other options.
             if begun and not _has_sums(self.path) and not is_job(self.path):
-                shutil.rmtree(self.path, ignore_errors=True)
+                discard(self.path)
             raise
         if self.temporary:
-            shutil.rmtree(self.path)
+            # If a failing disk keeps it, the same command removes it.
+            discard(self.path)
 
     def _resume_command(self, workers: int | None, scheduler: str | None) -> str:
         where = [f"--workers {workers}"] if workers is not None else []
@@ -166,7 +170,12 @@ class Run:
         RUN.write(self.path / "run.json", record)
 
     def check_target(self) -> None:
-        """Check that the model can be written, or that an earlier driver of the run has; a UsageError otherwise."""
+        """Check that the model can be written, or that an earlier driver of the run has; a UsageError otherwise.
+
+        What processes that have ended left beside the model is removed before.
+        """
+        if not is_url(self.model):
+            recover(destination(self.model))
         with self._conflict_explained():
             if self.overwrite or not self._is_saved():
                 check_target(self.model, self.overwrite)
@@ -293,6 +302,11 @@ def create(
         groups,
         is_new=True,
     )
+    remove_left(path)
+    if begun.temporary and begun.is_finished() and _is_left(path):
+        if _is_same(begun):
+            return replace(begun, is_new=False)
+        discard(path)
     begun.check_target()
     _check_same(begun)
     known = ("run.json", "epochs", "job.json")
@@ -310,6 +324,30 @@ def _check_same(new: Run) -> None:
                 f"{new.path}: holds another run, which differs in {', '.join(changed)}; resume it with "
                 f"'distmom resume {new.path}', remove it, or give another --run"
             )
+
+
+def _is_left(path: Path) -> bool:
+    """Whether the process that carried a run out last has ended, and left the directory."""
+    owner = epochs.owner_of(path, epochs.latest_epoch(path))
+    return owner is not None and owner.is_gone
+
+
+def _is_same(new: Run) -> bool:
+    """Whether the directory of a run holds the same run."""
+    try:
+        return not _differences(reopen(new.path), new)
+    except DistmomError:
+        return False
+
+
+def show_finished(run: Run, as_json: bool) -> bool:
+    """Show that a run has ended well, and remove what was to be removed then; return whether it has."""
+    if run.is_new or not run.is_finished():
+        return False
+    if run.temporary and _is_left(run.path):
+        discard(run.path)
+    show({"model": run.model, "finished": True}, as_json)
+    return True
 
 
 def is_job(path: Path) -> bool:

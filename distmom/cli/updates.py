@@ -48,7 +48,8 @@ def update(
     first = _model(model)
     like = runs.Like(place_of(model), str(record_digest(model)))
     run = runs.create(corpus, dst, run_path, MULTILABEL, {"remove": remove}, overwrite, like)
-    add_documents(run, workers, memory_limit, scheduler, quiet, as_json, first)
+    if not runs.show_finished(run, as_json):
+        add_documents(run, workers, memory_limit, scheduler, quiet, as_json, first)
 
 
 def add_documents(

@@ -158,9 +158,11 @@ class Lease:
             )  # fmt: skip
         # A refused or temporary run may have been removed. Where a run has failed, as on a full disk, its own
         # error is reported, and this process may begin another epoch without the record.
-        with suppress(FileNotFoundError if error is None else OSError):
-            epochs.write_end(self.run, self.epoch, end)
-        _OWN.discard(self._owner.id)
+        try:
+            with suppress(FileNotFoundError if error is None else OSError):
+                epochs.write_end(self.run, self.epoch, end)
+        finally:
+            _OWN.discard(self._owner.id)
 
     def check(self) -> None:
         """Check that the run is still to be carried out by this process.

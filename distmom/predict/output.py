@@ -7,29 +7,25 @@ files.
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distmom.corpus.commit import destination, put_directory, restore_replaced
-from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files, from_record
+from distmom.corpus.aside import make_aside, recover
+from distmom.corpus.commit import destination, put_directory
+from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files
 from distmom.corpus.space import space_explained
 from distmom.corpus.storage import is_url
 from distmom.corpus.uploads import check_vacant, upload_directory
-from distmom.engine.epochs import Owner
 from distmom.errors import StoreError, UsageError
 
-#: record of the process that writes an output, in its temporary directory
-_OWNER = RecordFormat("distmom-workspace", 1, "remove the directory")
 #: seconds for which tasks that were cancelled may still write to the temporary directory
 _SETTLE_S = 3.0
 #: record formats, by kind of output
@@ -97,18 +93,16 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
         publish = partial(upload_directory, place=out, kind=kind, overwrite=overwrite)
     else:
         target = destination(out)
-        restore_replaced(target)
+        recover(target)
         if target.exists() and not (overwrite and (target / _HOLDS[kind]).exists()):
             raise UsageError(f"{target}: exists; choose another path, or overwrite earlier {kind}")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
+        with space_explained(target):
+            temporary = make_aside(target)
         publish = partial(put_directory, final=target, overwrite=overwrite)
-        _sweep(target)
     workspace = Workspace(temporary / "run", temporary / "out")
-    workspace.out.mkdir(parents=True)
     try:
         with space_explained(temporary):
-            _OWNER.write(temporary / "owner.json", asdict(Owner.this()), survives_power_failure=False)
+            workspace.out.mkdir()
             yield workspace
             files = describe_files(workspace.out)
             OUTPUTS[kind].write(workspace.out / f"{kind}.json", {**workspace.summary, "files": files})
@@ -124,18 +118,6 @@ def _remove(temporary: Path) -> None:
     while temporary.exists() and time.monotonic() < ends:
         time.sleep(0.1)
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _sweep(target: Path) -> None:
-    """Remove temporary directories of processes that were killed while they wrote the same output."""
-    for left in target.parent.glob(f".tmp-{glob.escape(target.name)}-*"):
-        try:
-            owner = from_record(Owner, _OWNER.read(left / "owner.json"), str(left))
-        except StoreError:
-            # Of another process that is about to write its record, or of another version.
-            continue
-        if owner.is_gone:
-            shutil.rmtree(left, ignore_errors=True)
 
 
 def output_kind(path: str | os.PathLike[str]) -> str | None:

@@ -20,7 +20,6 @@ import os
 import re
 import shutil
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -31,7 +30,8 @@ import numpy as np
 import zarr
 
 from distmom.corpus.arrays import create_array, decode_array
-from distmom.corpus.commit import destination, put_directory, restore_replaced, sha256_file, write_atomic
+from distmom.corpus.aside import make_aside, recover
+from distmom.corpus.commit import destination, put_directory, sha256_file, write_atomic
 from distmom.corpus.records import (
     RecordFormat,
     are_files,
@@ -144,11 +144,9 @@ def staged(
         put = partial(upload_directory, place=path, kind=KIND)
     else:
         target = destination(path)
-        restore_replaced(target)
+        recover(target)
         check_target(target, overwrite)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        folder = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
-        folder.mkdir()
+        folder = make_aside(target)
         put = partial(put_directory, final=target)
     try:
         yield folder / "model", partial(put, folder / "model", overwrite=overwrite)
