@@ -5,41 +5,54 @@ As a program, in a process without threads of its own: ``python steps.py SPEC`` 
 
 import builtins
 import errno
+import hashlib
 import io
 import json
 import os
+import shlex
 import shutil
+import subprocess
 import sys
+import threading
 import traceback
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import asdict, dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
 
 from distmom.cli.main import main
 from distmom.corpus import lock, open_corpus
-from distmom.engine import attempts
-from distmom.errors import DistmomError, UsageError
+from distmom.corpus.commit import sha256_file
+from distmom.engine import attempts, epochs
+from distmom.errors import DistmomError
+from distmom.models import TopicMoments, load_model
+from distmom.predict import output
+from distmom.simulate import load_truth
+from distmom.spectral.artifact import load_record
 
 #: what happens at a step: the process ends before it or after it; the host ends before it, and half of every file
 #: that was not flushed is lost; the disk is full once; or it fails from then on
 ACTS = ("ended before", "ended after", "power lost", "disk full", "disk failed")
 #: exit codes of a process that was ended, and of one with an error that distmom does not report
 ENDED, UNKNOWN = 9, 70
+#: before the command that resumes, in messages
+RESUME = "to resume: distmom "
+#: entries of the records of models that differ from fit to fit
+TIMES = ("timings", "spent", "fit_seconds", "checksum")
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A command that writes a corpus, and what is tried.
+    """A command that writes corpora, models or outputs, and what is tried.
 
     Attributes
     ----------
     command : list of str
         Arguments of distmom.
     folder : str
-        Directory that contains nothing but the corpus and what is beside it.
-    corpus : str
-        Name of the corpus.
+        Directory that contains nothing but the results and what is beside them.
+    names : list of str
+        Names of the results.
     before : str
         Directory whose content the folder has at first; empty for none.
     every : int
@@ -49,7 +62,7 @@ class Spec:
 
     command: list[str]
     folder: str
-    corpus: str = "c"
+    names: list[str]
     before: str = ""
     every: int = 1
     first: int = 0
@@ -61,6 +74,8 @@ class Steps:
     def __init__(self, folder, at=-1, act=""):
         self.folder, self.at, self.act = f"{os.path.realpath(folder)}/", at, act
         self.names = []
+        # Passes are committed by a thread of their own, which waits while this one acts.
+        self._lock = threading.Lock()
         self.flushed = {_identity(path) for path in _files(folder)}
 
     def install(self):
@@ -80,8 +95,10 @@ class Steps:
             path = _path(arguments[-1 if name in ("rename", "replace", "link") else 0], dir_fd)
             if not path.startswith(self.folder) or not applies(*arguments[1:], *mode):
                 return function(*arguments, **given)
-            is_here, self.names = len(self.names) == self.at, [*self.names, name]
-            self._fail(path, is_here)
+            with self._lock:
+                is_here = len(self.names) == self.at
+                self.names.append(name)
+                self._fail(path, is_here)
             try:
                 result = function(*arguments, **given)
             finally:
@@ -102,8 +119,11 @@ class Steps:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         if is_here and self.act == "power lost":
             for each in _files(self.folder):
-                if _identity(each) not in self.flushed:
-                    os.truncate(each, os.stat(each).st_size // 2)
+                # A file may have several names, and a step of another thread may be removing it.
+                with suppress(FileNotFoundError):
+                    if (identity := _identity(each)) not in self.flushed:
+                        self.flushed.add(identity)
+                        os.truncate(each, os.stat(each).st_size // 2)
         if is_here and self.act in ("ended before", "power lost"):
             os._exit(ENDED)
 
@@ -125,8 +145,8 @@ def _identity(path):
     return found.st_dev, found.st_ino
 
 
-def carried_out(spec, at=-1, act=""):
-    """Run the command in a process of its own; return its exit code, its messages and the names of its steps."""
+def carried_out(spec, at=-1, act="", command=None):
+    """Run a command in a process of its own; return its exit code, its messages and the names of its steps."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -136,7 +156,7 @@ def carried_out(spec, at=-1, act=""):
         try:
             with redirect_stderr(printed), redirect_stdout(io.StringIO()):
                 steps.install()
-                code = main(spec.command)
+                code = main(spec.command if command is None else command)
         finally:
             if code == UNKNOWN:
                 printed.write(traceback.format_exc())
@@ -151,13 +171,33 @@ def carried_out(spec, at=-1, act=""):
 
 
 def found(spec):
-    """The digest of the corpus, every byte of which is checked; None if there is no corpus."""
-    try:
-        corpus = open_corpus(Path(spec.folder) / spec.corpus)
-    except UsageError:
+    """The digests of the results, every byte of which is checked; None for one that is not there."""
+    return [digest_of(Path(spec.folder, name)) for name in spec.names]
+
+
+def digest_of(place):
+    if not os.path.lexists(place):
         return None
-    assert corpus.verify() == []
-    return corpus.digest
+    if (place / "manifest.json").exists():
+        corpus = open_corpus(place)
+        assert corpus.verify() == []
+        return corpus.digest
+    if (place / "model.json").exists():
+        record = load_record(place)
+        (TopicMoments.load if record["model"] == TopicMoments.__name__ else load_model)(place)
+        shown = {name: entry for name, entry in record.items() if name not in TIMES}
+        return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+    if (place / "truth.json").exists():
+        load_truth(place)
+        return sha256_file(place / "truth.json")
+    kind = output.output_kind(place)
+    assert output.verify_output(place, kind) == []
+    return sha256_file(place / f"{kind}.json")
+
+
+def is_aside(spec, name):
+    """Whether a result that was being replaced has another name, from which the next command restores it."""
+    return any(left.startswith(f"{name}.replaced-") for left in os.listdir(spec.folder))
 
 
 def begin(spec):
@@ -168,26 +208,48 @@ def begin(spec):
         os.mkdir(spec.folder)
 
 
+def next_command(spec, printed, at):
+    """The command that continues: the one that was printed, or by turns the same one and one that resumes."""
+    for line in printed.splitlines():
+        if line.startswith(RESUME):
+            return [*shlex.split(line.removeprefix(RESUME)), "--quiet"]
+    record = run_of(spec)
+    is_resumed = at % 2 == 1 and record.exists()
+    return ["resume", str(record.parent), "--workers", "0", "--quiet"] if is_resumed else spec.command
+
+
+def run_of(spec):
+    """The record of the run, which is there while the run can be resumed."""
+    return Path(spec.folder, f"{spec.names[0]}.run", "run.json")
+
+
 def wrong(spec, at, act, old, new):
-    """What is wrong after a fault and after the command was repeated; None if nothing is."""
+    """What is wrong after a fault, or after the next command; None if nothing is, "" if the fault was too late."""
     begin(spec)
-    code, printed, _ = carried_out(spec, at, act)
+    code, printed, names = carried_out(spec, at, act)
     is_error = act.startswith("disk")
+    if code == 0 and len(names) <= at:
+        return ""
     if code != ENDED and not is_error:
         return f"exit code {code}: {printed}"
-    if is_error and (code not in (0, 1) or "Traceback" in printed or (code and "error: " not in printed)):
+    if is_error and (code not in (0, 1, 4) or "Traceback" in printed or (code and "error: " not in printed)):
         return f"exit code {code}: {printed}"
+    if is_error and code and run_of(spec).exists() and RESUME not in printed:
+        return f"exit code {code} without the command that resumes: {printed}"
     seen = found(spec)
-    if seen not in ((new,) if is_error and code == 0 else (old, new)):
-        return f"{seen} was found after exit code {code}"
-    again, printed, _ = carried_out(spec)
-    # If nothing but the lock was left, it cannot be known that this command has written the corpus.
-    if again != 0 and not (again == 2 and seen == new and "already exists" in printed):
-        return f"exit code {again} of the repeated command: {printed}"
+    for name, was, is_now, will_be in zip(spec.names, old, seen, new, strict=True):
+        allowed = [will_be] if is_error and code == 0 else [was, will_be]
+        if is_now not in allowed and not (is_now is None and is_aside(spec, name)):
+            return f"{is_now} was found as {name} after exit code {code}: {printed}"
+    command = next_command(spec, printed, at)
+    again, printed, _ = carried_out(spec, command=command)
+    # If nothing of the command but its results was left, it cannot be known that it has written them.
+    if again != 0 and not (again == 2 and seen == new and "exists" in printed):
+        return f"exit code {again} of {command[0]} afterwards: {printed}"
     if found(spec) != new:
-        return "another corpus was found in the end"
+        return f"other results were found after {command[0]}"
     left = sorted(os.listdir(spec.folder))
-    return None if left == [spec.corpus] else f"{left} were found in the end"
+    return None if left == sorted(spec.names) else f"{left} were found after {command[0]}: {printed}"
 
 
 def tried(spec):
@@ -202,20 +264,32 @@ def tried(spec):
     code, printed, names = carried_out(spec)
     assert (code, found(spec)) == (0, new), printed
     pairs = [(at, act) for at in range(len(names)) for act in ACTS][spec.first :: spec.every]
-    failures = []
+    failures, n_late = [], 0
     for at, act in pairs:
         try:
             problem = wrong(spec, at, act, old, new)
         except (AssertionError, DistmomError, OSError):
             problem = traceback.format_exc()
-        if problem is not None:
+        if problem == "":
+            n_late += 1
+        elif problem is not None:
             failures.append(f"{act} {at} ({names[at]}): {problem}")
-    return {"steps": names, "n_tried": len(pairs), "failures": failures}
+    return {"steps": names, "n_tried": len(pairs) - n_late, "failures": failures}
+
+
+def tried_apart(spec):
+    """As `tried`, in a process without threads of its own."""
+    done = subprocess.run(
+        [sys.executable, __file__, json.dumps(asdict(spec))], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 if __name__ == "__main__":
     # So long, others wait for a sign of life of a process that has ended before it wrote its name.
-    lock.LEASE_S = 0.1
-    attempts.PAUSES_S = (0.0, 0.0)
+    lock.LEASE_S = epochs.LEASE_S = 0.1
+    attempts.PAUSES_S, output._SETTLE_S = (0.0, 0.0), 0.0
     resource_tracker.ensure_running()
     sys.stdout.write(json.dumps(tried(Spec(**json.loads(sys.argv[1])))))

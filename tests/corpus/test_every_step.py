@@ -1,19 +1,12 @@
 """Ingests that end, or whose disk fails, at any step: the same command completes the same corpus."""
 
 import json
-import os
-import subprocess
-import sys
-from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import pytest
-from steps import ACTS, Spec
+from steps import ACTS, Spec, tried_apart
 
 from distmom.cli.main import main
-
-PROGRAM = Path(__file__).parents[1] / "steps.py"
 
 
 def documents(place):
@@ -57,13 +50,7 @@ def tried(place, source, *, is_replaced=False, every=1, first=0):
         (place / "old.tsv").write_text("a\tone two\nb\ttwo one\n")
         assert main(old) == 0
         own.append("--overwrite")
-    spec = Spec([*command, *own], str(place / "folder"), before=before, every=every, first=first)
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), json.dumps(asdict(spec))], capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(PROGRAM.parents[1])},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return tried_apart(Spec([*command, *own], str(place / "folder"), ["c"], before, every, first))
 
 
 def test_ingests_that_end_at_some_steps_are_completed_by_the_same_command(tmp_path):
