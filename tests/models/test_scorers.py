@@ -123,7 +123,7 @@ def test_added_documents_join_the_sums_of_the_sketch(data, store):
     chosen = Selection(0.3, heldout=True, seed=0)
     with open_engine(MemoryCorpus(X, Y)) as engine:
         features = carried_out(engine, fit_features, "auto", replace(chosen, heldout=False))
-        basis = carried_out(engine, sketch_basis, features, 20, 1, 10, 0)
+        basis = carried_out(engine, sketch_basis, features, 20, 0)
         fit = carried_out(engine, fit_ridge, features, basis, store=store)
         _, added = carried_out(engine, extend_features, features, chosen)
         same, extended = carried_out(engine, extend_ridge, (basis, fit), added)
