@@ -29,7 +29,15 @@ _LEAST_LEFT = 0.1
 _ROUNDING = 1e-9
 
 
-class SourceSums(TopicEstimator):
+class SourceAttributes:
+    """The attributes of kept moments (see `SourceSums`)."""
+
+    sources_: tuple[Source, ...]
+    basis_: np.ndarray
+    numbers_: np.ndarray
+
+
+class SourceSums(SourceAttributes, TopicEstimator):
     """Base class of kept moments, with their arithmetic.
 
     Attributes
@@ -37,10 +45,6 @@ class SourceSums(TopicEstimator):
     sources_ : tuple of Source
         Sums of the documents of each corpus.
     """
-
-    sources_: tuple[Source, ...]
-    basis_: np.ndarray
-    numbers_: np.ndarray
 
     if TYPE_CHECKING:
 
