@@ -70,10 +70,10 @@ class StagedCorpus:
             raise UsageError(
                 f"{path}: a corpus is written to a local path; 'distmom copy' copies it to a store"
             )
-        self.path = destination(path)
-        self.partial = Path(f"{self.path}.partial")
-        self.directory = str(self.partial / "corpus")
-        self.is_finished = False
+        self.path: Path = destination(path)
+        self.partial: Path = Path(f"{self.path}.partial")
+        self.directory: str = str(self.partial / "corpus")
+        self.is_finished: bool = False
         self._note = self.partial / "fingerprint"
         self._overwrite = overwrite
         self._fingerprint = fingerprint

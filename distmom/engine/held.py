@@ -87,7 +87,8 @@ class HeldOutput:
     """
 
     def __init__(self, n_rows: int, width: int, dtype: str) -> None:
-        self.dtype, self.width = dtype, width
+        self.dtype: str = dtype
+        self.width: int = width
         self._array = np.empty((n_rows, width), dtype)
 
     def room(self, rows: slice) -> np.ndarray:

@@ -25,7 +25,8 @@ class PartialFiles:
     """
 
     def __init__(self, path: Path, durable: bool) -> None:
-        self.path, self.durable = path, durable
+        self.path: Path = path
+        self.durable: bool = durable
         #: the hold on the run while it is held
         self.lease: Lease | None = None
         # A directory that is not held, such as a temporary one, has no epoch.

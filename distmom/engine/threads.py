@@ -33,7 +33,7 @@ class InThreads(InProcess):
 
     def __init__(self, pool: ThreadPoolExecutor, n_threads: int) -> None:
         self.n_threads = n_threads
-        self.description = f"on {n_threads} threads of this process"
+        self.description: str = f"on {n_threads} threads of this process"
         self._pool = pool
         self._flying: set[Future[Any]] = set()
         self._notices = Notices()

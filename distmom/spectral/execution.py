@@ -31,7 +31,8 @@ class Execution(Run):
 
     def __init__(self, engine: Engine, ledger: Ledger, name: str = "") -> None:
         self.engine: Engine = engine
-        self.corpus, self.name = engine.corpus, name
+        self.corpus: Any = engine.corpus
+        self.name: str = name
         self._ledger = ledger
 
     def part(self, name: str) -> Execution:
