@@ -56,7 +56,7 @@ class Spec:
     before : str
         Directory whose content the folder has at first; empty for none.
     every : int
-        One of so many pairs of step and act is tried, from ``first`` on.
+        Every how many pairs of step and act one is tried, beginning with number ``first``.
     first : int
     """
 

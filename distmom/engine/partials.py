@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from distmom.corpus.commit import TEMPORARY
 from distmom.engine.lease import Lease
 from distmom.engine.scratch import SPARE, ScratchArray
 
@@ -121,8 +122,8 @@ def remove_unfinished(path: Path) -> None:
     """Remove all temporary files and directories below a directory, in which late tasks may still be writing."""
     for folder, folders, files in os.walk(path):
         for name in folders:
-            if name.startswith(".tmp-"):
+            if name.startswith(TEMPORARY):
                 remove_tree(Path(folder) / name)
         for name in files:
-            if name.startswith(".tmp-"):
+            if name.startswith(TEMPORARY):
                 (Path(folder) / name).unlink(missing_ok=True)

@@ -91,20 +91,27 @@ def row_basis(
 
 def leading_basis(engine: Engine, scanned: PassResult, rank: int) -> Basis:
     """Return the leading eigenvectors of the covariance as a basis."""
+    mean, covariance = covariance_of(scanned)
+    with one_blas_thread():
+        vectors = fix_signs(np.linalg.eigh(covariance)[1][:, ::-1][:, :rank])
+    columns = StoredColumns((engine.put(vectors),))
+    return Basis(columns, rank, 0.0, engine.put(mean[:, None]))
+
+
+def covariance_of(scanned: PassResult) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean (d,) and the covariance (d, d) of rows; NumericalError if it overflows or there are none."""
     mass = float(scanned.sums["mass"])
     if not mass > 0.0:
         raise NumericalError("expected rows of positive weight, got none")
     mean = np.asarray(scanned.sums["mean"]) / mass
-    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         covariance = np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean)
-        if not np.isfinite(covariance).all():
-            largest = float(np.abs(mean).max())
-            raise NumericalError(
-                f"the covariance of the rows overflows, their largest mean is {largest:.3g}: scale the rows"
-            )
-        vectors = fix_signs(np.linalg.eigh(covariance)[1][:, ::-1][:, :rank])
-    columns = StoredColumns((engine.put(vectors),))
-    return Basis(columns, rank, 0.0, engine.put(mean[:, None]))
+    if not np.isfinite(covariance).all():
+        largest = float(np.abs(mean).max())
+        raise NumericalError(
+            f"the covariance of the rows overflows, their largest mean is {largest:.3g}: scale the rows"
+        )
+    return mean, covariance
 
 
 def offset_of(engine: Engine, basis: Basis) -> float:

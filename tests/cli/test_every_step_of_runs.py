@@ -99,7 +99,7 @@ def tried(place, tmp_path, name, is_replaced, every=1, first=0):
     return tried_apart(Spec(command, str(folder), names, before, every, first))
 
 
-#: of so many pairs of step and act, one is tried at night
+#: every how many pairs of step and act the nightly tests try one
 EVERY = {"labels": 11, "topics": 11, "update": 23, "moments": 29, "predict": 3, "transform": 3, "synth": 3}
 #: by default; of a run, of the last pairs, which save the model and remove the run
 SAMPLES = {"labels": (117, -690), "predict": (103, 12)}

@@ -17,6 +17,7 @@ from distmom.moments.ica import FourthMoment, row_contrast, row_fourth
 from distmom.spectral.basis import Basis
 from distmom.spectral.layout import array, value
 from distmom.spectral.recovery import product
+from distmom.spectral.row_basis import covariance_of
 from distmom.spectral.run import unknown
 
 #: least eigenvalue of the covariance, as a share of the largest, that rounding does not account for
@@ -167,17 +168,8 @@ def ica_state(engine: Engine, projection: Projection, found: Found, drop: bool) 
 
 def _eigenpairs(scanned: PassResult) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     """Return the mean, the eigenvalues of the covariance, descending, its eigenvectors and its trace."""
-    mass = float(scanned.sums["mass"])
-    if not mass > 0.0:
-        raise NumericalError("expected rows of positive weight, got none")
-    mean = np.asarray(scanned.sums["mean"]) / mass
-    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-        covariance = np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean)
-        if not np.isfinite(covariance).all():
-            largest = float(np.abs(mean).max())
-            raise NumericalError(
-                f"the covariance of the rows overflows, their largest mean is {largest:.3g}: scale the rows"
-            )
+    mean, covariance = covariance_of(scanned)
+    with one_blas_thread():
         values, vectors = np.linalg.eigh(covariance)
     return mean, values[::-1], vectors[:, ::-1], float(np.trace(covariance))
 
