@@ -2,27 +2,67 @@
 
 import importlib
 
+import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 
 @pytest.fixture
-def scale_rows(scripts):
-    return importlib.import_module("scale_rows")
+def planted_rows(scripts):
+    return importlib.import_module("planted_rows")
 
 
-@pytest.mark.parametrize("kind", ["spherical", "network", "ica", "hmm"])
-def test_a_shard_is_determined_by_its_number(scale_rows, kind):
-    draw = scale_rows.KINDS[kind].draw
-    (first,), (again,), (other,) = (draw(i, 2 * scale_rows.STEPS).arrays.values() for i in (4, 4, 5))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "spherical",
+        "regression-search",
+        "subspace-search",
+        "network",
+        "ica",
+        "latent-tree",
+        "factors",
+        "hmm",
+        "factorial-hmm",
+    ],
+)
+def test_a_shard_is_determined_by_its_number(planted_rows, kind):
+    draw = planted_rows.KINDS[kind].draw
+    (first,), (again,), (other,) = (draw(i, 2 * planted_rows.STEPS).arrays.values() for i in (4, 4, 5))
     assert_array_equal(first, again)
     assert (first != other).any()
-    assert len(first) == 2 * scale_rows.STEPS
+    assert len(first) == 2 * planted_rows.STEPS
 
 
-@pytest.mark.parametrize(("kind", "most"), [("spherical", 0.4), ("network", 0.05), ("ica", 0.005)])
-def test_a_model_of_one_shard_is_near_the_truth(scale_rows, kind, most):
-    planted = scale_rows.KINDS[kind]
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [
+        ("spherical", 0.4),
+        ("multiview", 0.4),
+        ("gaussian-search", 0.4),
+        ("regression-search", 0.4),
+        ("subspace-search", 0.2),
+        ("network", 0.05),
+        ("ica", 0.005),
+        ("latent-tree", 0.2),
+    ],
+)
+def test_a_model_of_one_shard_is_near_the_truth(planted_rows, kind, most):
+    planted = planted_rows.KINDS[kind]
     rows = planted.draw(0, 40_000).arrays["rows"]
-    error = planted.error(planted.model().fit(rows))
-    assert 0.0 < error < most
+    model = planted.model()
+    fitted = model.fit(rows[:, :-1], rows[:, -1]) if kind == "regression-search" else model.fit(rows)
+    assert 0.0 < planted.error(fitted) < most
+
+
+@pytest.mark.parametrize(("kind", "most"), [("factors", 0.2), ("factorial-hmm", 0.4)])
+def test_a_model_of_units_of_rows_is_near_the_truth(planted_rows, kind, most):
+    planted = planted_rows.KINDS[kind]
+    shard = planted.draw(0, 40_000)
+    rows, lengths = shard.arrays["rows"], np.diff(shard.starts)
+    model = planted.model()
+    if kind == "factors":
+        fitted = model.fit(rows, groups=np.repeat(np.arange(len(lengths)), lengths))
+    else:
+        fitted = model.fit(rows, lengths)
+    assert 0.0 < planted.error(fitted) < most
