@@ -352,9 +352,11 @@ def _cholesky_factor(gram: np.ndarray) -> np.ndarray | None:
     """Return T such that ``A T`` is orthonormal for A with this Gram matrix; None if it is ill-conditioned."""
     if not np.isfinite(gram).all():
         raise NumericalError("the matrix to orthonormalise has entries that are not finite, or too large")
-    norms = np.sqrt(np.diag(gram))
-    if not (norms > 0.0).all():
+    squares = np.diag(gram)
+    # A square that is a difference of larger ones may be negative by rounding.
+    if not (squares > 0.0).all():
         return None
+    norms = np.sqrt(squares)
     with one_blas_thread():
         equilibrated = gram / np.outer(norms, norms)
         if float(np.linalg.eigvalsh(equilibrated)[0]) <= SAFE_EIGENVALUE:

@@ -40,6 +40,9 @@ from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.tables import check_column_names, corpus_of_rows
 
+#: relative difference of a gap from the mismatch up to which they count as equal
+TIE = 1e-9
+
 
 @dataclass(frozen=True, kw_only=True)
 class FoundSubspace(FoundComponent):
@@ -70,7 +73,7 @@ class FoundSubspace(FoundComponent):
     @property
     def informative(self) -> bool:
         """Whether the gap is larger than the noise and the mismatch."""
-        return self.gap > self.noise and self.gap > self.mismatch
+        return self.gap > self.noise and _exceeds(self.gap, self.mismatch)
 
 
 @dataclass(frozen=True)
@@ -273,7 +276,7 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
         gap = float(preferences[m - 1] - preferences[m])
         mismatch = float(np.abs(preferences[:m] - (inner.sum() + 2.0 * inner)).max())
         facts = judged(gap, noise, self.n_sampled_, force)
-        if not (force or gap > mismatch):
+        if not (force or _exceeds(gap, mismatch)):
             raise NumericalError(
                 f"the side information prefers directions of several subspaces: the eigenvalues differ by "
                 f"{mismatch:.3g} from those of a single one, and the gap is {gap:.3g}; give more labelled rows"
@@ -293,6 +296,11 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
                 "x": list(range(1, len(spectrum) + 1)), "ys": {"eigenvalues": spectrum},
             }
         ]  # fmt: skip
+
+
+def _exceeds(gap: float, mismatch: float) -> bool:
+    """Whether the gap is larger than the mismatch by more than rounding, which may decide a tie either way."""
+    return gap > (1.0 + TIE) * mismatch
 
 
 def contracted_fourth(packed: np.ndarray, S: np.ndarray) -> np.ndarray:
