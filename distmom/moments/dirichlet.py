@@ -231,6 +231,20 @@ def proportions(eigenvalues: np.ndarray, alpha0: float) -> np.ndarray:
     return np.where(usable, 4.0 * (alpha0 + 1.0) / ((alpha0 + 2.0) ** 2 * squares), 0.0)
 
 
+def proportions_of_kurtosis(kurtosis: np.ndarray, alpha0: float) -> np.ndarray:
+    """Return ``alpha_i / alpha0`` from the whitened fourth moment along the topics; 0 where it is not positive.
+
+    Parameters
+    ----------
+    kurtosis : ndarray of shape (k,)
+        ``M4(W v_i, W v_i, W v_i, W v_i)`` of the whitened components v_i.
+    alpha0 : float
+    """
+    usable = kurtosis > 0.0
+    factor = 6.0 * (alpha0 + 1.0) / ((alpha0 + 2.0) * (alpha0 + 3.0))
+    return np.where(usable, factor / np.where(usable, kurtosis, 1.0), 0.0)
+
+
 def least_skewness(alpha0: float) -> float:
     """Return the least possible eigenvalue of the whitened third moment: that of a proportion of 1."""
     return 2.0 * math.sqrt(alpha0 + 1.0) / (alpha0 + 2.0)

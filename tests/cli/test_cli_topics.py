@@ -290,6 +290,25 @@ def test_topics_of_independent_amounts(run, tmp_path):
         assert f"{option}: not an option of --model eca" in err
 
 
+def test_topics_by_the_fourth_moment(place, run, tmp_path):
+    options = ("-k", 3, "--model", "lda", "--max-df", 1, "--orders", "both", "--alpha0", 1)
+    code, _, err = run("fit", place / "corpus", tmp_path / "model", *options, *LOCAL)
+    assert code == 2
+    assert (
+        "orders='both' requires init='tensor' and a number for alpha0, got init='auto' and alpha0=1.0" in err
+    )
+    options = (*options, "--init", "tensor")
+    code, out, _ = run("plan", place / "corpus", *options, "--json")
+    assert n_scans(out)["fourth"] == 2
+    assert run("fit", place / "corpus", tmp_path / "model", *options, *LOCAL)[0] == 0
+    code, out, _ = run("topics", tmp_path / "model", "--top", 5, "--json")
+    found = {frozenset(word for word, _ in topic["words"]) for topic in json.loads(out)["topics"]}
+    assert found == {frozenset(words) for words in WORDS.values()}
+    assert load_model(tmp_path / "model").diagnostics_["orders"] == "both"
+    code, out, _ = run("evaluate", tmp_path / "model", place / "test.tsv", "--json", *LOCAL)
+    assert 5 < json.loads(out)["perplexity"] < 14
+
+
 def test_the_number_of_topics_may_be_found(place, run, tmp_path):
     code, _, _ = run(
         "fit", place / "corpus", tmp_path / "m", "-k", "auto", "--model", "lda", "--max-df", 1, *LOCAL

@@ -82,8 +82,8 @@ def test_an_option_of_another_model_is_named_with_its_owners(run):
         (("--head", "auto"), "lda", "multilabel"),
         (("--no-background",), "anchors", "lda"),
         (("--groups", "g"), "eca", "factors"),
-        (("--orders", "3"), "multilabel", "eca, factors"),
-        (("--orders", "4"), "lda", "eca, factors"),
+        (("--orders", "3"), "multilabel", "lda, eca, factors"),
+        (("--orders", "4"), "anchors", "lda, eca, factors"),
     ):
         code, out, err = run("fit", "a", "b", "--model", model, *option)
         assert (code, out) == (2, "")

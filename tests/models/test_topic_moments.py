@@ -304,6 +304,7 @@ def test_a_cluster_finds_the_same_moments(cluster):
         SpectralLDA(3, max_df=1.0, n_refine=0),
         SpectralLDA(3, max_df=1.0, n_refine=1),
         SpectralLDA(3, max_df=1.0, refine="vb", init="tensor", alpha0=1.0),
+        SpectralLDA(3, max_df=1.0, n_refine=1, init="tensor", alpha0=1.0, orders="both"),
         AnchorTopics(3, max_df=1.0),
         AnchorTopics(3, max_df=1.0, n_refine=0),
         IndependentTopics(3, max_df=1.0, n_refine=1),

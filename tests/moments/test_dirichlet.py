@@ -13,6 +13,7 @@ from distmom.moments.dirichlet import (
     fourth_moment,
     least_skewness,
     proportions,
+    proportions_of_kurtosis,
     second_cross_moment,
     second_moment,
     shifts,
@@ -93,6 +94,7 @@ def test_limits_are_raw_and_central_moments():
     assert shifts(np.inf) == (1.0, 1.0, 2.0)
     assert_allclose(third_moment(m1, e2, e3, 1e12), third_moment(m1, e2, e3, np.inf), atol=1e-10)
     assert_allclose(proportions(np.array([-1.0, 2.0]), 0.0), [0.0, 0.25])
+    assert_allclose(proportions_of_kurtosis(np.array([-1.0, 0.0, 2.0]), 0.0), [0.0, 0.0, 0.5])
     with pytest.raises(UsageError, match="alpha0: expected a number of at least 0, got -1"):
         shifts(-1.0)
 

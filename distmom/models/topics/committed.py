@@ -156,12 +156,17 @@ def fit_moments(
 
 
 def _warn_of_short_documents(engine: Engine, settings: CoreSettings, found: PassResult) -> None:
-    kind = settings.kind
     n_documents, n_long = (float(x) for x in found.sums["lengths"][:2])
-    if kind.needs_positions and kind.orders == 3 and n_long < LEAST_SHARE * n_documents:
+    if settings.kind.needs_positions and settings.kind.orders == 3:
+        warn_of_short_documents(n_documents, n_long, 3)
+
+
+def warn_of_short_documents(n_documents: float, n_long: float, n_positions: int) -> None:
+    """Log a warning where most documents have fewer positions than the highest order of the moments."""
+    if n_long < LEAST_SHARE * n_documents:
         logger.warning(
-            "%.0f %% of the documents have fewer than 3 words and do not enter the moments",
-            100.0 * (1.0 - n_long / n_documents),
+            "%.0f %% of the documents have fewer than %d words and do not enter the moments",
+            100.0 * (1.0 - n_long / n_documents), n_positions,
         )  # fmt: skip
 
 

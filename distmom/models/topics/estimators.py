@@ -8,9 +8,7 @@ are declared in `distmom.models.topics.settings`; each model fixes some of them.
 from __future__ import annotations
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.errors import UsageError
 from distmom.models.topics.anchors import LOSSES
-from distmom.models.topics.factors import METHOD
 from distmom.models.topics.longer import part_of_positions
 from distmom.models.topics.program import TopicModel
 from distmom.spectral.factors import ORDERS
@@ -18,7 +16,7 @@ from distmom.spectral.parameters import fixed, parameter
 
 
 class SpectralLDA(TopicModel):
-    """Topics of documents that mix several, by moments of orders one to three and a few passes of refinement.
+    """Topics of documents that mix several, by moments of up to four words and a few passes of refinement.
 
     Attributes
     ----------
@@ -39,7 +37,9 @@ class SpectralLDA(TopicModel):
         Held-out perplexity of every initialisation that was tried; None if there was only one.
     diagnostics_ : dict
         Measurements of the fit. ``sum_rules`` are relative residuals, zero up to rounding if the moments of all
-        orders are of the same documents.
+        orders are of the same documents. With the fourth order, ``kurtosis`` is the effective excess kurtosis of
+        the shares, ``6 alpha0 (alpha0 + 1) / ((alpha0 + 2) (alpha0 + 3) alpha_i)``, and ``separation``,
+        ``skewness_level``, ``kurtosis_level``, ``n_found`` and ``n_rejected`` are as in `ECA`.
     vocabulary_, label_names_ : list of str
         Names of the words, and of the labels of the corpus.
     n_features_in_ : int
@@ -63,6 +63,11 @@ class SpectralLDA(TopicModel):
         "held-out documents gain by them, and from a background topic where the topics share most of their words "
         "and predict as well with it.",
         default="auto", kind=int, least=0, auto=True,
+    )  # fmt: skip
+    orders: str = parameter(
+        "Find topics by the third moment (3), the fourth (4), or both together (both). 4 and both need "
+        "init=tensor, a number for alpha0 and documents of four words, take one or two passes more, and leave out "
+        "topics that cannot be separated beyond sampling errors.", default="3", choices=tuple(ORDERS),
     )  # fmt: skip
 
     def chooses_start(self, corpus: Corpus | MemoryCorpus) -> bool:
@@ -148,12 +153,3 @@ class IndependentTopics(TopicModel):
     starts: str = fixed("random")
     weighting: str = fixed("counts")
     max_count: int | None = fixed(None)
-
-    def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Check that the parameters are valid and suit a corpus of counts; else a UsageError or InputError."""
-        super().check(corpus)
-        if self.orders != "3" and self.decomposition != METHOD:
-            raise UsageError(
-                f"decomposition={self.decomposition!r} is for the third moment alone: orders={self.orders!r} "
-                f"requires decomposition={METHOD!r}"
-            )

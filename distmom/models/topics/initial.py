@@ -20,9 +20,14 @@ from distmom.engine.tall import Tall
 from distmom.errors import NumericalError
 from distmom.models.topics.anchors import anchor_topics
 from distmom.models.topics.committed import CommittedMoments
-from distmom.models.topics.factors import find_independent
+from distmom.models.topics.factors import find_by_fourth
 from distmom.models.topics.recovery import free_rows, scaled_rows, store_topics, with_column
-from distmom.moments.dirichlet import proportions, proportions_of_mean, topic_factor
+from distmom.moments.dirichlet import (
+    proportions,
+    proportions_of_kurtosis,
+    proportions_of_mean,
+    topic_factor,
+)
 from distmom.spectral.basis import unknown_columns
 from distmom.spectral.components import find_each
 from distmom.spectral.core import Core, added_sums
@@ -75,7 +80,8 @@ def initials(
     The third moment is decomposed for each alpha0 (tensor paper, theorem 3.5). With infinite alpha0 the moments
     are central, and the components are independent factors, whose amounts in a document replace shares (ECA
     paper, algorithm 1): each column is a topic times the standard deviation of its amount, and its eigenvalue
-    the skewness of the amount. Fourth moments find factors that are not skewed (algorithm 2).
+    the skewness of the amount. Fourth moments find factors that are not skewed (algorithm 2); with
+    finite alpha0 they are corrected as the third is (remark 7).
 
     Parameters
     ----------
@@ -88,7 +94,7 @@ def initials(
     background : bool
         Add the unigram distribution as a further topic.
     orders : str, default "3"
-        Orders of the moments that find independent factors, a name in `distmom.spectral.factors.ORDERS`.
+        Orders of the moments that find topics, a name in `distmom.spectral.factors.ORDERS`.
     loss : str, default "least_squares"
         Loss by which words are mixtures of anchor words, a name in `distmom.models.topics.anchors.LOSSES`.
     max_words : int, optional
@@ -108,7 +114,7 @@ def initials(
     settings = tuple(replace(moments.settings, alpha0=alpha0) for alpha0 in alpha0s)
     cores: Sequence[Core | NumericalError]
     if orders != "3":
-        cores = [find_independent(run, replace(moments, settings=each), orders) for each in settings]
+        cores = [find_by_fourth(run, replace(moments, settings=each), orders) for each in settings]
     else:
         cores = find_each(run, settings, moments.basis, moments.directories) if settings else []
     k = moments.settings.n_states + int(background)
@@ -208,8 +214,12 @@ def _tensor_init(
         of_mean = proportions_of_mean(core.mean, core.eigenvalues, alpha0)
         others = proportions(core.eigenvalues, alpha0)
         diagnostics["sum_proportions"] = float(others.sum())
-        diagnostics["proportions_disagreement"] = float(np.abs(others - of_mean).max())
-        # Both agree where documents follow the model; where they do not, these are much closer to the truth.
+        of_orders = [others]
+        diagnostics["eigenvalues"] = [float(x) for x in core.eigenvalues]
+        if "kurtosis" in core.diagnostics:
+            of_orders.append(proportions_of_kurtosis(np.array(core.diagnostics["kurtosis"]), alpha0))
+        diagnostics["proportions_disagreement"] = float(np.abs(of_orders - of_mean).max())
+        # All agree where documents follow the model; where they do not, these are much closer to the truth.
         shares = np.maximum(of_mean, 0.0)
     total = float(shares.sum())
     shares = shares / total if total > 0 else np.full(len(shares), 1.0 / len(shares))

@@ -244,6 +244,8 @@ class TopicModel(TopicSettings):
             wrong = "background: expected False, as only refinement estimates its share"
         elif self.starts != "random":
             wrong = f"starts: expected 'random', got {self.starts!r}"
+        elif self.orders != "3":
+            wrong = f"orders: expected '3', got {self.orders!r}"
         elif self.init == "factors":
             wrong = "independent topics need other moments than those kept"
         if wrong is not None:

@@ -11,6 +11,7 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.linalg.decompose import methods_taking
+from distmom.models.topics.factors import METHOD
 from distmom.models.topics.fitted import FittedTopics
 from distmom.models.topics.refine import ETA
 from distmom.models.topics.steps import SHORT_DOCUMENT, mean_length
@@ -91,7 +92,7 @@ class TopicSettings(FittedTopics):
         "normalised.", default=None, kind=int, least=1, none=True, unset="all of positive probability",
     )  # fmt: skip
     decompose_on: str = place_parameter()
-    #: orders of the moments that find topics with independent amounts; only `IndependentTopics` has a choice
+    #: orders of the moments that find topics; `SpectralLDA` and `IndependentTopics` have a choice
     orders: str = fixed("3")
     #: loss by which words are mixtures of anchor words; only `AnchorTopics` has a choice
     loss: str = fixed("least_squares")
@@ -111,6 +112,22 @@ class TopicSettings(FittedTopics):
         if self.background and not self.n_refine:
             raise UsageError(
                 "background: expected n_refine of at least 1, as refinement estimates its share, got 0"
+            )
+        if self.orders != "3":
+            self._check_fourth()
+
+    def _check_fourth(self) -> None:
+        """Check that the parameters suit the fourth moment; else a UsageError."""
+        if self.decomposition != METHOD:
+            raise UsageError(
+                f"decomposition={self.decomposition!r} is for the third moment alone: orders={self.orders!r} "
+                f"requires decomposition={METHOD!r}"
+            )
+        # The moments are whitened for a single alpha0 before the pass over quadruples of words.
+        if self.init not in ("tensor", "factors") or isinstance(self.alpha0, str):
+            raise UsageError(
+                f"orders={self.orders!r} requires init='tensor' and a number for alpha0, got "
+                f"init={self.init!r} and alpha0={self.alpha0!r}"
             )
 
     def _alpha0s(self) -> tuple[float, ...]:
