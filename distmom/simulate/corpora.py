@@ -42,7 +42,8 @@ def synthesise(
 ) -> Corpus:
     """Draw a corpus and write it to ``path``, and its truth to ``<path>.truth``.
 
-    If an earlier call was ended between the two, the same call writes the missing truth.
+    If an earlier call was ended between the two, the same call writes the missing truth, and one with other
+    parameters is refused.
 
     A document depends only on the model and its number. The bits are therefore independent of how the work is
     distributed, and documents from ``first = n_documents`` on are test documents of the same model.
@@ -71,7 +72,8 @@ def synthesise(
     Raises
     ------
     UsageError
-        If an argument is out of range, or ``path`` or the truth exists and may not be replaced.
+        If an argument is out of range, or ``path`` or the truth exists and may not be replaced, unless only the
+        truth of the same corpus is missing.
     """
     if first < 0 or shard_documents < 1:
         raise UsageError(
@@ -103,21 +105,39 @@ def synthesise(
             for result in draw(None if writer.is_finished else writer.directory):
                 writer.add(result)
             corpus = open_words(path) if writer.is_finished else writer.finalise(settings=settings)
-    except UsageError:
-        if overwrite or not _is_drawn(path, settings):
+    except UsageError as error:
+        if overwrite or not _is_planted(path):
             raise
-        list(draw(None))
         corpus = open_words(path)
+        if differing := _differing(corpus, {"first": first, **asdict(model)}, shard_documents):
+            raise UsageError(
+                f"{path}: already holds a planted corpus with other parameters, without its truth: {differing}; "
+                "choose another location or overwrite it"
+            ) from error
+        list(draw(None))
     with space_explained(truth):
         _put_truth(truth, description, model, states, overwrite)
     return corpus
 
 
-def _is_drawn(path: Any, settings: dict[str, Any]) -> bool:
-    """Whether there is a corpus that was drawn with the same settings."""
+def _is_planted(path: Any) -> bool:
+    """Return whether there is a planted corpus."""
     if not (Path(path) / "manifest.json").is_file():
         return False
-    return json.dumps(open_corpus(path).settings, sort_keys=True) == json.dumps(settings, sort_keys=True)
+    return open_corpus(path).settings.get("format") == "planted"
+
+
+def _differing(corpus: Corpus, parameters: dict[str, Any], shard_documents: int) -> str:
+    """Return which parameters of a planted corpus are others than were asked for; an empty text if none are."""
+    asked = {**parameters, "shard_documents": shard_documents}
+    of_shard = corpus.shards[0].n_documents
+    if len(corpus.shards) == 1:
+        # Documents that fit one shard are the same corpus for any larger size of shards.
+        of_shard = max(of_shard, shard_documents)
+    drawn = {"first": corpus.settings["first"], **corpus.settings["model"], "shard_documents": of_shard}
+    names = [name for name in {**asked, **drawn} if asked.get(name) != drawn.get(name)]
+    expected, got = (", ".join(f"{name}={each.get(name)}" for name in names) for each in (asked, drawn))
+    return f"expected {expected}, got {got}" if names else ""
 
 
 def _put_truth(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from distmom.corpus import open_corpus
+from distmom.corpus import from_arrays, open_corpus
 from distmom.engine import OnCluster
 from distmom.errors import StoreError, UsageError
 from distmom.evaluate.recovery import score_recovery
@@ -152,18 +152,21 @@ def test_wrong_sizes_and_damaged_truths_are_named(tmp_path):
         load_truth(tmp_path / "corpus.truth")
 
 
-def test_a_corpus_whose_truth_was_not_written_gets_it_from_the_same_call(tmp_path, monkeypatch):
-    def interrupted(*arguments, **options):
-        raise KeyboardInterrupt
+def interrupted(*arguments, **options):
+    raise KeyboardInterrupt
 
-    whole = synthesise(SMALL, tmp_path / "whole", shard_documents=700)
+
+def left_without_truth(path, monkeypatch, **options):
     with monkeypatch.context() as change:
         change.setattr(corpora, "put_directory", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            synthesise(SMALL, tmp_path / "c", shard_documents=700)
+            synthesise(SMALL, path, **options)
+
+
+def test_a_corpus_whose_truth_was_not_written_gets_it_from_the_same_call(tmp_path, monkeypatch):
+    whole = synthesise(SMALL, tmp_path / "whole", shard_documents=700)
+    left_without_truth(tmp_path / "c", monkeypatch, shard_documents=700)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "whole", "whole.truth"]
-    with pytest.raises(UsageError, match="already exists"):
-        synthesise(replace(SMALL, seed=4), tmp_path / "c", shard_documents=700)
     with monkeypatch.context() as change:
         change.setattr(corpora, "write_shard", interrupted)
         assert synthesise(SMALL, tmp_path / "c", shard_documents=700).digest == whole.digest
@@ -171,3 +174,44 @@ def test_a_corpus_whose_truth_was_not_written_gets_it_from_the_same_call(tmp_pat
         assert (tmp_path / "c.truth" / file.name).read_bytes() == file.read_bytes()
     with pytest.raises(UsageError, match=r"truth: already exists"):
         synthesise(SMALL, tmp_path / "c", shard_documents=700)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "differing"),
+    [
+        (SMALL, {"shard_documents": 1000}, "expected shard_documents=1000, got shard_documents=700"),
+        (SMALL, {"shard_documents": 3000}, "expected shard_documents=3000, got shard_documents=700"),
+        (SMALL, {"shard_documents": 700, "first": 5}, "expected first=5, got first=0"),
+        (
+            replace(SMALL, seed=4, own_words=0.5),
+            {"shard_documents": 700},
+            "expected own_words=0.5, seed=4, got own_words=0.4, seed=3",
+        ),
+    ],
+)
+def test_a_corpus_without_truth_is_kept_and_refused_for_other_parameters(
+    tmp_path, monkeypatch, model, options, differing
+):
+    left_without_truth(tmp_path / "c", monkeypatch, shard_documents=700)
+    before = open_corpus(tmp_path / "c").digest
+    with pytest.raises(UsageError) as caught:
+        synthesise(model, tmp_path / "c", **options)
+    assert str(caught.value) == (
+        f"{tmp_path / 'c'}: already holds a planted corpus with other parameters, without its truth: {differing}; "
+        "choose another location or overwrite it"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    assert open_corpus(tmp_path / "c").digest == before
+
+
+def test_any_size_of_shards_that_holds_all_documents_completes_a_corpus_of_one_shard(tmp_path, monkeypatch):
+    left_without_truth(tmp_path / "c", monkeypatch, shard_documents=3000)
+    assert len(synthesise(SMALL, tmp_path / "c", shard_documents=20_000).shards) == 1
+    assert load_truth(tmp_path / "c.truth").model == SMALL
+
+
+def test_a_corpus_that_was_not_planted_is_not_given_a_truth(tmp_path):
+    from_arrays(tmp_path / "c", np.eye(3))
+    with pytest.raises(UsageError, match=r"c: already exists"):
+        synthesise(SMALL, tmp_path / "c")
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
