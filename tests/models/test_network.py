@@ -230,6 +230,8 @@ def test_what_cannot_be_fitted_is_refused():
         LatentNetwork(2).fit(np.zeros((4, 2001)))
     with pytest.raises(NumericalError, match="column 3 is constant"):
         LatentNetwork(2).fit(np.where(np.arange(9) == 2, 7.0, rows))
+    with pytest.raises(NumericalError, match=r"of the rows overflows, .* 1e\+200: scale the rows"):
+        LatentNetwork(2).fit(np.full((300, 9), 1e200))
     with pytest.raises(InputError, match="NaN"):
         LatentNetwork(2).fit(np.where(rows < 0.01, np.nan, rows))
     A = loadings_of(4)

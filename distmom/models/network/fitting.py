@@ -24,10 +24,13 @@ from distmom.spectral.core import unknown_whitening
 from distmom.spectral.factors import White
 from distmom.spectral.layout import array, value
 from distmom.spectral.recovery import product
+from distmom.spectral.row_basis import covariance_of
 from distmom.spectral.run import unknown
 
 #: partitions of the columns of either kind that are tried (`find_split`)
 N_PARTITIONS = 10
+#: variance of a column as a share of its mean square that rounding does not account for
+LEAST_SHARE = 1e-12
 #: eigenvalues that are reported
 N_SPECTRUM = 100
 
@@ -105,20 +108,16 @@ def one_view(engine: Engine, scanned: PassResult, k: int, noisy: bool, seed: int
     Raises
     ------
     NumericalError
-        If a column is constant, or the covariance carries fewer than k latent variables.
+        If there are no rows, their covariance overflows, a column is constant, or the covariance carries fewer
+        than k latent variables.
     """
-    mass = float(scanned.sums["mass"])
-    if not mass > 0.0:
-        raise NumericalError("expected rows of positive weight, got none")
-    mean = np.asarray(scanned.sums["mean"]) / mass
+    mean, covariance = covariance_of(scanned)
+    variances = np.diag(covariance)
+    squares = np.diag(scanned.sums["second"]) / float(scanned.sums["mass"])
+    constant = np.flatnonzero(variances <= LEAST_SHARE * squares)
+    if len(constant):
+        raise NumericalError(f"column {constant[0] + 1} is constant, up to rounding: leave it out")
     with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-        covariance = np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean)
-        if not np.isfinite(covariance).all():
-            raise NumericalError("the covariance of the rows overflows: scale the rows")
-        variances = np.diag(covariance)
-        constant = np.flatnonzero(variances <= 1e-12 * np.diag(scanned.sums["second"]) / mass)
-        if len(constant):
-            raise NumericalError(f"column {constant[0] + 1} is constant, up to rounding: leave it out")
         deviations = np.sqrt(variances)
         scaled = covariance / np.outer(deviations, deviations)
         facts: dict[str, Any] = {}

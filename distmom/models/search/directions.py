@@ -17,6 +17,7 @@ from distmom.errors import NumericalError
 from distmom.linalg import Whitening, whiten
 from distmom.spectral.basis import Basis, unknown_columns
 from distmom.spectral.recovery import product
+from distmom.spectral.row_basis import covariance_of
 from distmom.spectral.run import unknown
 
 #: least eigenvalue of the covariance of the features, as a share of the largest
@@ -66,15 +67,9 @@ class RegressionBasis:
 
 def standardised(engine: Engine, scanned: PassResult) -> Standardised:
     """Return the map that standardises the features, from the second moment of features and response."""
-    mass = float(scanned.sums["mass"])
-    if not mass > 0.0:
-        raise NumericalError("expected rows of positive weight, got none")
-    mean = np.asarray(scanned.sums["mean"]) / mass
-    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-        covariance = (np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean))[:-1, :-1]
-        if not np.isfinite(covariance).all():
-            raise NumericalError("the covariance of the features overflows: scale the rows")
-        values, vectors = np.linalg.eigh(covariance)
+    mean, covariance = covariance_of(scanned)
+    with one_blas_thread():
+        values, vectors = np.linalg.eigh(covariance[:-1, :-1])
     if not values[0] > LEAST_SHARE * max(float(values[-1]), 1e-5 * float(mean[:-1] @ mean[:-1])):
         raise NumericalError(
             "the features are linearly dependent, or far from the origin: the eigenvalues of their covariance are "
