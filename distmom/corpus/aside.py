@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from distmom.corpus.commit import TEMPORARY, restore_replaced
 from distmom.corpus.lock import birth, is_alive, this_boot
+
+logger = logging.getLogger(__name__)
 
 
 def recover(target: Path) -> None:
@@ -38,13 +41,30 @@ def remove_left(target: Path) -> None:
         if found is None or found[1] != _host():
             continue
         if not is_alive(int(found[2]), int(found[3]) if found[3] else None):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_temporary(path, target)
+
+
+def remove_temporary(directory: Path, target: Path | None = None) -> None:
+    """Remove a temporary directory, and log a warning if that fails.
+
+    Parameters
+    ----------
+    directory : Path
+    target : Path, optional
+        The path beside which it was made, for which `remove_left` tries again; none for a directory elsewhere.
+    """
+    errors: list[BaseException] = []
+    shutil.rmtree(directory, onerror=lambda function, place, error: errors.append(error[1]))
+    # Another process may have removed it, or parts of it, at the same time.
+    if errors and directory.exists():
+        then = "remove it" if target is None else f"the next command that writes to {target} removes it"
+        logger.warning("%s: the temporary directory could not be removed: %s; %s", directory, errors[0], then)
 
 
 def discard(path: Path) -> None:
     """Remove a directory, all of it at once for whoever looks at its name.
 
-    What an interruption or an error of the disk leaves of it, `remove_left` removes.
+    What an interruption or an error of the disk leaves of it, `remove_left` removes; a warning is logged.
     """
     aside = _named(path)
     try:
@@ -52,7 +72,7 @@ def discard(path: Path) -> None:
     except OSError:
         # A mount, or a directory in one that cannot be written to.
         aside = path
-    shutil.rmtree(aside, ignore_errors=True)
+    remove_temporary(aside, path)
 
 
 def _named(target: Path) -> Path:

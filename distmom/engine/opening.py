@@ -6,9 +6,11 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from distmom.corpus import AnyCorpus
+from distmom.corpus.aside import remove_temporary
 from distmom.corpus.space import space_explained
 from distmom.engine.directory import RunDirectory
 from distmom.engine.events import Event, EventLog, Observer
@@ -57,10 +59,9 @@ def open_engine(
     with ExitStack() as stack:
         stack.enter_context(keeping_shards())
         if directory is None:
+            temporary = Path(tempfile.mkdtemp(prefix="distmom-"))
             # An abandoned task may write to it while it is removed.
-            temporary = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="distmom-", ignore_cleanup_errors=True)
-            )
+            stack.callback(remove_temporary, temporary)
             run = RunDirectory(temporary, durable=False)
         elif isinstance(directory, RunDirectory):
             run = directory

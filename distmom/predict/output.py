@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distmom.corpus.aside import make_aside, recover
+from distmom.corpus.aside import make_aside, recover, remove_temporary
 from distmom.corpus.commit import destination, put_directory
 from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files
 from distmom.corpus.space import space_explained
@@ -87,12 +87,12 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
         If ``out`` exists, unless it is an earlier output of the same kind and ``overwrite`` is True.
     """
     publish: Callable[[Path], None]
-    if is_url(out):
+    target = None if is_url(out) else destination(out)
+    if target is None:
         check_vacant(out, kind, overwrite)
         temporary = Path(tempfile.mkdtemp(prefix="distmom-"))
         publish = partial(upload_directory, place=out, kind=kind, overwrite=overwrite)
     else:
-        target = destination(out)
         recover(target)
         if target.exists() and not (overwrite and (target / _HOLDS[kind]).exists()):
             raise UsageError(f"{target}: exists; choose another path, or overwrite earlier {kind}")
@@ -108,16 +108,18 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
             OUTPUTS[kind].write(workspace.out / f"{kind}.json", {**workspace.summary, "files": files})
             publish(workspace.out)
     finally:
-        _remove(temporary)
+        _remove(temporary, target)
 
 
-def _remove(temporary: Path) -> None:
+def _remove(temporary: Path, target: Path | None) -> None:
     """Remove a directory to which abandoned tasks may still be writing."""
     ends = time.monotonic() + _SETTLE_S
     shutil.rmtree(temporary, ignore_errors=True)
     while temporary.exists() and time.monotonic() < ends:
         time.sleep(0.1)
         shutil.rmtree(temporary, ignore_errors=True)
+    if temporary.exists():
+        remove_temporary(temporary, target)
 
 
 def output_kind(path: str | os.PathLike[str]) -> str | None:

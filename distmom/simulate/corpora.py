@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import Corpus, CorpusWriter, open_corpus, open_words
-from distmom.corpus.aside import make_aside, recover
+from distmom.corpus.aside import make_aside, recover, remove_temporary
 from distmom.corpus.commit import destination, put_directory
 from distmom.corpus.npy import map_npy
 from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files, from_record
@@ -148,7 +147,7 @@ def _put_truth(
         _write_truth(temporary, description, model, states)
         put_directory(temporary, truth, overwrite=overwrite)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_temporary(temporary, truth)
 
 
 def _write_truth(directory: Path, description: dict[str, Any], model: Planted, states: np.ndarray) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -30,7 +29,7 @@ import numpy as np
 import zarr
 
 from distmom.corpus.arrays import create_array, decode_array
-from distmom.corpus.aside import make_aside, recover
+from distmom.corpus.aside import make_aside, recover, remove_temporary
 from distmom.corpus.commit import destination, put_directory, sha256_file, write_atomic
 from distmom.corpus.records import (
     RecordFormat,
@@ -138,12 +137,12 @@ def staged(
         If the path exists and is not a model, or is a model and ``overwrite`` is False.
     """
     put: Callable[..., None]
-    if is_url(path):
+    target = None if is_url(path) else destination(path)
+    if target is None:
         check_target(path, overwrite)
         folder = Path(tempfile.mkdtemp(prefix="distmom-"))
         put = partial(upload_directory, place=path, kind=KIND)
     else:
-        target = destination(path)
         recover(target)
         check_target(target, overwrite)
         folder = make_aside(target)
@@ -151,7 +150,7 @@ def staged(
     try:
         yield folder / "model", partial(put, folder / "model", overwrite=overwrite)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_temporary(folder, target)
 
 
 def _write_lines(stream: BinaryIO, lines: list[str]) -> None:

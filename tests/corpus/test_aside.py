@@ -1,5 +1,6 @@
 """Temporary directories beside a path: those of processes that have ended are removed, and no others."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -66,6 +67,34 @@ def test_a_directory_that_cannot_be_renamed_is_discarded_too(left, tmp_path, mon
     monkeypatch.setattr(os, "rename", fails)
     aside.discard(left)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_removal_that_fails_is_reported_and_tried_again_by_the_next_command(
+    left, tmp_path, monkeypatch, caplog
+):
+    place = left.rename(tmp_path / "m")
+
+    def fails(path, **options):
+        raise OSError(errno.EIO, "the disk fails", path)
+
+    with monkeypatch.context() as change:
+        change.setattr(os, "unlink", fails)
+        aside.discard(place)
+    [kept] = tmp_path.iterdir()
+    [message] = caplog.messages
+    assert message == (
+        f"{kept}: the temporary directory could not be removed: [Errno 5] the disk fails: 'part'; "
+        f"the next command that writes to {place} removes it"
+    )
+    monkeypatch.setattr(aside, "is_alive", lambda pid, born: False)
+    aside.recover(place)
+    assert list(tmp_path.iterdir()) == []
+    assert len(caplog.messages) == 1
+
+
+def test_a_directory_that_another_process_removes_at_the_same_time_is_not_reported(tmp_path, caplog):
+    aside.remove_temporary(tmp_path / "gone", tmp_path / "m")
+    assert caplog.messages == []
 
 
 def test_parents_of_both_are_made(tmp_path):

@@ -1,7 +1,9 @@
+import errno
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -271,6 +273,21 @@ def test_a_run_is_held_by_one_process(tmp_path):
         "rows",
         "states",
     ]
+
+
+def test_a_temporary_directory_that_cannot_be_removed_is_reported(tmp_path, monkeypatch, caplog):
+    def fails(path, **options):
+        raise OSError(errno.EIO, "the disk fails", path)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with monkeypatch.context() as change, open_engine(random_corpus(20, 5)) as engine:
+        engine.put(np.ones(3))
+        change.setattr(os, "unlink", fails)
+    [message] = caplog.messages
+    assert message == (
+        f"{engine.directory.path}: the temporary directory could not be removed: [Errno 5] the disk fails: "
+        f"'{os.listdir(engine.directory.states)[0]}'; remove it"
+    )
 
 
 def test_a_run_records_the_processors_that_have_worked_for_it(tmp_path, caplog):
