@@ -24,7 +24,7 @@ from distmom.engine.state import Columns
 from distmom.engine.sums import Sums, SumSpec
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
-from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
+from distmom.moments.sketching import DenseSketchPass, ProjectedPass, omega, omega_key
 
 #: number of values of a piece of rows
 PIECE_VALUES = 1 << 17
@@ -77,7 +77,7 @@ def mass_of(X: np.ndarray, weights: np.ndarray | None) -> float:
 
 
 @dataclass(frozen=True)
-class RowSketchPass(SketchPass):
+class RowSketchPass(DenseSketchPass):
     """Multiply the plain second moment of rows by a test matrix or a basis.
 
     Attributes
@@ -97,16 +97,6 @@ class RowSketchPass(SketchPass):
     scale: Any = None
 
     block_rows = WHOLE_SHARD
-
-    @property
-    def has_exact_columns(self) -> bool:
-        # The last bits of products by BLAS depend on the number of columns.
-        return False
-
-    @property
-    def mapped_bytes(self) -> int:
-        # Beside the sum, the product of a piece of rows, and the test matrix in single and double precision.
-        return (20 if self.basis is None else 16) * self.n_features * self.n_columns
 
     def working_bytes(self, n_rows: int) -> int:
         n_pieces = 1 if self.scale is None else 2
@@ -199,7 +189,7 @@ class RowCovariancePass(Pass):
 
 
 @dataclass(frozen=True)
-class RowMomentsPass(Pass):
+class RowMomentsPass(ProjectedPass):
     """Add up the moments of rows minus an origin, of orders one to three, in a basis.
 
     Attributes
@@ -234,14 +224,6 @@ class RowMomentsPass(Pass):
     @property
     def name(self) -> str:
         return "moments" if self.third else "pairs"
-
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return 8 * self.n_features * self.rank
 
     @property
     def finish_bytes(self) -> int:

@@ -15,10 +15,9 @@ import numpy as np
 from scipy import sparse
 
 from distmom.corpus import Block, RowBlock
-from distmom.engine.passes import Pass
 from distmom.engine.state import Columns
 from distmom.moments.counter import uniforms
-from distmom.moments.sketching import n_stored_slabs
+from distmom.moments.sketching import ProjectedPass
 
 #: number of random parts of the documents
 N_PARTS = 8
@@ -30,7 +29,7 @@ WHOLE_SHARD = 1 << 40
 
 
 @dataclass(frozen=True)
-class ProjectedViewsPass(Pass):
+class ProjectedViewsPass(ProjectedPass):
     """Base class of passes that project views onto a basis and keep sums by parts of the documents.
 
     Attributes
@@ -54,14 +53,6 @@ class ProjectedViewsPass(Pass):
     seed: int = 0
 
     block_rows = WHOLE_SHARD
-
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return 8 * self.n_features * self.rank
 
     def parts(self, block: RowBlock) -> Iterator[tuple[int, RowBlock, np.ndarray]]:
         """Yield the number of every part that is not empty, with its documents and their weights."""

@@ -34,7 +34,7 @@ from distmom.moments.gaussian import dense_rows, piece_rows
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK
 from distmom.moments.product import N_GROUPS, PAIRS
-from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
+from distmom.moments.sketching import DenseSketchPass, ProjectedPass, omega, omega_key
 
 #: c_st of the second of the two views that a sketch multiplies a view with, in the order of the views; that of the
 #: first is 1. With equal factors, products with two views of the same means may cancel each other: orthogonal
@@ -196,7 +196,7 @@ class MultiViewColumnsPass(ViewsPass):
 
 
 @dataclass(frozen=True)
-class MultiViewSketchPass(SketchPass, ViewsPass):
+class MultiViewSketchPass(DenseSketchPass, ViewsPass):
     """Multiply the centred cross moments of three views by a test matrix or a basis.
 
     Attributes
@@ -210,16 +210,6 @@ class MultiViewSketchPass(SketchPass, ViewsPass):
     """
 
     averages: Any = None
-
-    @property
-    def has_exact_columns(self) -> bool:
-        # The last bits of products by BLAS depend on the number of columns.
-        return False
-
-    @property
-    def mapped_bytes(self) -> int:
-        # Beside the sum, the product of a piece of rows, and the test matrix in single and double precision.
-        return (20 if self.basis is None else 16) * self.n_features * self.n_columns
 
     def working_bytes(self, n_rows: int) -> int:
         n = min(n_rows, self.piece_rows)
@@ -253,7 +243,7 @@ class MultiViewSketchPass(SketchPass, ViewsPass):
 
 
 @dataclass(frozen=True)
-class MultiViewMomentsPass(ViewsPass):
+class MultiViewMomentsPass(ProjectedPass, ViewsPass):
     """Add up the moments of three centred views in bases of their ranges.
 
     Attributes
@@ -285,14 +275,6 @@ class MultiViewMomentsPass(ViewsPass):
     @property
     def name(self) -> str:
         return "moments" if self.third else "pairs"
-
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return 8 * self.n_features * self.rank
 
     def working_bytes(self, n_rows: int) -> int:
         n, r = min(n_rows, BLOCK_ROWS), self.rank

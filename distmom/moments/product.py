@@ -20,7 +20,7 @@ from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.moments.kernels import gather, gather_columns, scatter
 from distmom.moments.labels import posteriors
-from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
+from distmom.moments.sketching import ProjectedPass, SketchPass, n_stored_slabs, omega, omega_key
 from distmom.moments.weighting import row_weights
 from distmom.moments.word_moments import positive
 
@@ -67,7 +67,7 @@ class GroupSketchPass(SketchPass):
 
 
 @dataclass(frozen=True)
-class GroupMomentsPass(Pass):
+class GroupMomentsPass(ProjectedPass):
     """Add up the moments of the three views in a basis.
 
     Attributes
@@ -90,14 +90,6 @@ class GroupMomentsPass(Pass):
     @property
     def name(self) -> str:
         return "moments"
-
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return 8 * self.n_features * self.rank
 
     def working_bytes(self, n_rows: int) -> int:
         return 8 * (N_GROUPS + 2) * n_rows * self.rank

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.moments.gaussian import (
     RowMomentsPass,
@@ -32,7 +32,7 @@ from distmom.moments.gaussian import (
 )
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
-from distmom.moments.sketching import n_stored_slabs
+from distmom.moments.sketching import ProjectedPass
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class ResponseSketchPass(RowSketchPass):
 
 
 @dataclass(frozen=True)
-class ResponsePairsPass(Pass):
+class ResponsePairsPass(ProjectedPass):
     """Add up the second moment of the features, weighted by the squared response, whole or in a basis.
 
     Attributes
@@ -137,10 +137,6 @@ class ResponsePairsPass(Pass):
     @property
     def name(self) -> str:
         return "pairs"
-
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
 
     @property
     def width(self) -> int:
@@ -202,7 +198,7 @@ def projected_responses(
 
 
 @dataclass(frozen=True)
-class ResponseMomentsPass(Pass):
+class ResponseMomentsPass(ProjectedPass):
     """Add up moments of projected features, weighted by powers of the response and by side information.
 
     Attributes
@@ -238,14 +234,6 @@ class ResponseMomentsPass(Pass):
     @property
     def name(self) -> str:
         return "moments"
-
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return 8 * self.n_features * self.rank
 
     @property
     def finish_bytes(self) -> int:

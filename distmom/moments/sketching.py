@@ -110,6 +110,43 @@ class SketchPass(Pass):
         return np.random.default_rng((self.seed, first)).choice((-1.0, 1.0), n)
 
 
+@dataclass(frozen=True)
+class DenseSketchPass(SketchPass):
+    """Base class of sketches of dense rows, whose products are formed by BLAS."""
+
+    @property
+    def has_exact_columns(self) -> bool:
+        # The last bits of products by BLAS depend on the number of columns.
+        return False
+
+    @property
+    def mapped_bytes(self) -> int:
+        # Beside the sum, the product of a piece of rows, and the test matrix in single and double precision.
+        return (20 if self.basis is None else 16) * self.n_features * self.n_columns
+
+
+class ProjectedPass(Pass):
+    """Base class of passes that project rows onto a basis, with the sizes of the basis for plans.
+
+    Attributes
+    ----------
+    basis : matrix of shape (n_features, rank)
+        An array, or slabs of columns; a field of subclasses, as is its rank.
+    rank : int
+    """
+
+    basis: Any
+    rank: int
+
+    @property
+    def n_stored_slabs(self) -> int:
+        return n_stored_slabs(self.basis)
+
+    @property
+    def mapped_bytes(self) -> int:
+        return 8 * self.n_features * self.rank
+
+
 def n_stored_slabs(basis: Any) -> int:
     """Return the number of slabs of columns in which a basis is stored."""
     return len(basis.parts) if isinstance(basis, StoredColumns) else 1

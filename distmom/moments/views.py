@@ -43,7 +43,7 @@ from distmom.moments.kernels import (
     fill_symmetric,
     scatter,
 )
-from distmom.moments.sketching import SketchPass, omega, omega_key
+from distmom.moments.sketching import DenseSketchPass, omega, omega_key
 from distmom.moments.small import SmallMoments
 
 
@@ -93,7 +93,7 @@ class ViewMeanPass(Pass):
 
 
 @dataclass(frozen=True)
-class ViewSketchPass(SketchPass):
+class ViewSketchPass(DenseSketchPass):
     """Multiply the second moment over distinct views by a test matrix or a basis.
 
     Attributes
@@ -112,16 +112,6 @@ class ViewSketchPass(SketchPass):
     origin: Any = None
 
     block_rows = WHOLE_SHARD
-
-    @property
-    def has_exact_columns(self) -> bool:
-        # Products of dense rows are formed by BLAS, whose last bits depend on the number of columns.
-        return False
-
-    @property
-    def mapped_bytes(self) -> int:
-        # Beside the sum, the product of a piece of rows, and the test matrix in single and double precision.
-        return (20 if self.basis is None else 16) * self.n_features * self.n_columns
 
     def working_bytes(self, n_rows: int) -> int:
         width = self.n_columns + self.n_probes

@@ -11,7 +11,7 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.corpus.arrays import create_array
 from distmom.corpus.layers import check_corpus
-from distmom.engine import Observer, Pass, Rows, RunDirectory, Sums, SumSpec, open_engine, open_executor
+from distmom.engine import Observer, Pass, Rows, Sums, SumSpec
 from distmom.models.eca.estimator import ECA
 from distmom.models.eca.recovery import group_factors
 from distmom.moments.groups import WHOLE_SHARD
@@ -122,12 +122,7 @@ def transform_views(
     model.check_features(corpus)
     with put_in_place(out, "factors", overwrite=overwrite) as place:
         k = len(model.unmixing_)
-        with (
-            open_executor(client) as executor,
-            open_engine(
-                corpus, RunDirectory(place.run, durable=False), executor, memory_limit, observer
-            ) as engine,
-        ):
+        with place.engine(corpus, client, memory_limit, observer) as engine:
             pass_ = FactorsPass(
                 corpus.n_words, unmixing=engine.put(model.unmixing_), origin=engine.put(model.factor_origin()),
                 n_factors=k,

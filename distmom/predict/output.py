@@ -18,12 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from distmom.corpus import AnyCorpus
 from distmom.corpus.aside import make_aside, recover, remove_temporary
 from distmom.corpus.commit import destination, put_directory
 from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files
 from distmom.corpus.space import space_explained
 from distmom.corpus.storage import is_url
 from distmom.corpus.uploads import check_vacant, upload_directory
+from distmom.engine import Engine, Observer, RunDirectory, open_engine, open_executor
 from distmom.errors import StoreError, UsageError
 
 #: seconds for which tasks that were cancelled may still write to the temporary directory
@@ -61,6 +63,27 @@ class Workspace:
     run: Path
     out: Path
     summary: dict[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def engine(
+        self, corpus: AnyCorpus, client: Any, memory_limit: int | None, observer: Observer | None
+    ) -> Iterator[Engine]:
+        """Open an engine for the passes of the output; a context manager.
+
+        Parameters
+        ----------
+        corpus : AnyCorpus
+        client : distributed.Client, Executor or None
+            Where the passes run; None for this process.
+        memory_limit, observer
+            As in `distmom.engine.open_engine`.
+        """
+        run = RunDirectory(self.run, durable=False)
+        with (
+            open_executor(client) as executor,
+            open_engine(corpus, run, executor, memory_limit, observer) as engine,
+        ):
+            yield engine
 
 
 @contextmanager

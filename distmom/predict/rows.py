@@ -9,7 +9,7 @@ import numpy as np
 
 from distmom.corpus.arrays import create_array
 from distmom.corpus.layers import check_corpus
-from distmom.engine import Observer, RunDirectory, open_engine, open_executor
+from distmom.engine import Observer
 from distmom.errors import UsageError
 from distmom.predict.output import put_in_place
 from distmom.spectral.capabilities import Capability, require
@@ -75,12 +75,7 @@ def assign_rows(
             "'--like MODEL'"
         )
     with put_in_place(out, "components", overwrite=overwrite) as place:
-        with (
-            open_executor(client) as executor,
-            open_engine(
-                corpus, RunDirectory(place.run, durable=False), executor, memory_limit, observer
-            ) as engine,
-        ):
+        with place.engine(corpus, client, memory_limit, observer) as engine:
             stored = execute(model.assign, engine)
             n_rows = sum(shard.n_rows for shard in corpus.shards)
             arrays: dict[str, _Appended] = {}

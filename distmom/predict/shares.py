@@ -15,7 +15,7 @@ from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.corpus.arrays import create_array
 from distmom.corpus.commit import write_atomic
 from distmom.corpus.layers import check_corpus
-from distmom.engine import Observer, Pass, Rows, RunDirectory, Sums, SumSpec, open_engine, open_executor
+from distmom.engine import Observer, Pass, Rows, Sums, SumSpec
 from distmom.models.topics.program import TopicModel
 from distmom.models.topics.shares import DocumentReader
 from distmom.predict.aligned import check_words
@@ -161,12 +161,7 @@ def transform_corpus(
         # Every piece reads its whole shard, which takes longer than the sparse product of "fast".
         if method != "fast":
             aligned = in_pieces(aligned)
-        with (
-            open_executor(client) as executor,
-            open_engine(
-                aligned, RunDirectory(place.run, durable=False), executor, memory_limit, observer
-            ) as engine,
-        ):
+        with place.engine(aligned, client, memory_limit, observer) as engine:
             stored_corpus(engine)
             reader = model.reader(method).stored(engine.put)
             # A source without labels, ingested like the model, still has the label names of the model.

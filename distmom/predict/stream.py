@@ -19,11 +19,8 @@ from distmom.engine import (
     Pass,
     PassResult,
     Rows,
-    RunDirectory,
     Sums,
     SumSpec,
-    open_engine,
-    open_executor,
 )
 from distmom.errors import UsageError
 from distmom.models.multilabel.candidates import stored_scorer
@@ -186,12 +183,7 @@ def predict_corpus(
     with put_in_place(out, "predictions", overwrite=overwrite) as place:
         top = min(top, chosen.n_labels)
         aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
-        with (
-            open_executor(client) as executor,
-            open_engine(
-                aligned, RunDirectory(place.run, durable=False), executor, memory_limit, observer
-            ) as engine,
-        ):
+        with place.engine(aligned, client, memory_limit, observer) as engine:
             stored_corpus(engine)
             scorer = stored_scorer(engine, chosen)
             pass_ = PredictPass(engine.corpus.n_words, scorer=scorer, top=top, fill=fill, threshold=threshold)

@@ -47,7 +47,15 @@ if TYPE_CHECKING:
 
 else:
     from sklearn import base
-    from sklearn.base import BaseEstimator, DensityMixin, TransformerMixin
+    from sklearn.base import BaseEstimator, DensityMixin
+
+    class TransformerMixin(base.TransformerMixin):
+        """Transformers as in scikit-learn, whose outputs have the same type for all types of inputs."""
+
+        def __sklearn_tags__(self):
+            tags = super().__sklearn_tags__()
+            tags.transformer_tags.preserves_dtype = []
+            return tags
 
     class ClassNamePrefixFeaturesOutMixin(base.ClassNamePrefixFeaturesOutMixin):
         """Names of outputs as in scikit-learn, also of models of texts, which are a single input."""

@@ -54,11 +54,6 @@ class RowDensity(DensityMixin, SpectralEstimator):
     weights_: np.ndarray
     variances_: np.ndarray
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = tags.input_tags.sparse = False
-        return tags
-
     def _mixture(self) -> Posterior:
         """Return the posterior probabilities by the fitted parameters."""
         raise TypeError(f"{type(self).__name__} does not define its posterior probabilities")

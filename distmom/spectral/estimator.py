@@ -102,7 +102,8 @@ class SpectralEstimator(Seeded):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = tags.input_tags.positive_only = True
+        tags.input_tags.sparse = self.reads == WORDS or "csr" in self.reads
+        tags.input_tags.positive_only = self.reads == WORDS
         return tags
 
     # Fit

@@ -11,6 +11,7 @@ from distmom.engine import Engine, Pass, PassResult, Selection, StoredColumns
 from distmom.errors import NumericalError
 from distmom.linalg import fix_signs
 from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
+from distmom.moments.weighting import mass_of_rows
 from distmom.spectral.basis import Basis, range_basis, unknown_columns
 from distmom.spectral.components import basis_slabs
 from distmom.spectral.run import Run, unknown
@@ -100,9 +101,7 @@ def leading_basis(engine: Engine, scanned: PassResult, rank: int) -> Basis:
 
 def covariance_of(scanned: PassResult) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean (d,) and the covariance (d, d) of rows; NumericalError if it overflows or there are none."""
-    mass = float(scanned.sums["mass"])
-    if not mass > 0.0:
-        raise NumericalError("expected rows of positive weight, got none")
+    mass = mass_of_rows(scanned.sums)
     mean = np.asarray(scanned.sums["mean"]) / mass
     with np.errstate(over="ignore", invalid="ignore"):
         covariance = np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean)

@@ -15,6 +15,7 @@ from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg import fix_signs
 from distmom.moments.multiview import view_slices
+from distmom.moments.weighting import mass_of_rows
 from distmom.spectral.recovery import store_columns
 
 #: least eigenvalue of a Gram matrix, as a share of the largest, that rounding does not account for
@@ -29,9 +30,7 @@ def averages_of(engine: Engine, tallies: Tallies, widths: tuple[int, ...]) -> Ta
     Columns are scaled to variance one, and constant ones to zero. Rows of a view are then divided by the root of
     its number of columns, so that views of different widths and units weigh the same.
     """
-    mass = float(tallies.sums["mass"])
-    if not mass > 0.0:
-        raise NumericalError("expected rows of positive weight, got none")
+    mass = mass_of_rows(tallies.sums)
     total = tallies.tall["columns"]
     mean, squares = np.asarray(read_rows(total, slice(0, total.n_rows))).T / mass
     factors = np.zeros(len(mean))

@@ -23,6 +23,7 @@ from distmom.models.diagonal.recovery import (
 from distmom.moments.diagonal import ColumnMoments, column_moments, spreads_of
 from distmom.moments.multiview import view_slices
 from distmom.moments.product import N_GROUPS, GroupMoments
+from distmom.moments.weighting import mass_of_rows
 from distmom.spectral.layout import array, value
 from distmom.spectral.recovery import Recovery
 from distmom.spectral.run import Run
@@ -69,9 +70,7 @@ def units_of(engine: Engine, tallies: Tallies) -> TallResult:
     A factor is finite and positive, also of a constant column, and does not need to be exact: the moments of
     scaled columns contain their variance.
     """
-    mass = float(tallies.sums["mass"])
-    if not mass > 0.0:
-        raise NumericalError("expected rows of positive weight, got none")
+    mass = mass_of_rows(tallies.sums)
     total = tallies.tall["columns"]
     mean, squares = np.asarray(read_rows(total, slice(0, total.n_rows))).T / mass
     for wrong, what in ((~np.isfinite(squares), "overflow"), ((squares == 0.0) & (mean != 0.0), "underflow")):

@@ -144,11 +144,6 @@ class ECA(SpectralEstimator):
     decompose_on: str = place_parameter()
     random_state: Seed = seed_parameter()
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = False
-        return tags
-
     @property
     def min_views(self) -> int:
         """Least number of views of a document that enters the moments."""

@@ -114,11 +114,6 @@ class FactorialHMM(SpectralEstimator):
     decompose_on: str = place_parameter()
     random_state: Seed = seed_parameter()
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = tags.input_tags.sparse = False
-        return tags
-
     def fit(self, X: Any, lengths: Any = None) -> Self:
         """Fit sequences in memory.
 

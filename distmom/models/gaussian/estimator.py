@@ -142,11 +142,6 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
     decompose_on: str = place_parameter()
     random_state: Seed = seed_parameter()
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = []
-        return tags
-
     # Fit
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -289,6 +284,13 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
             Rows are not centred. The basis consists of the right singular vectors of ``means_``, by descending
             singular value; ``n_coordinates`` is the rank of the means, ``n_found`` if they are linearly
             independent.
+
+        Raises
+        ------
+        UsageError
+            If the number of features differs from that of the fit.
+        InputError
+            If a value is not finite.
         """
         X = rows_in_memory(self, X)
         with one_blas_thread():

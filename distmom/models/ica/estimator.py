@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.engine import StoredColumns, StoredRows
+from distmom.engine import StoredRows
 from distmom.errors import NumericalError, UsageError
 from distmom.models.ica.fitting import (
     IcaState,
@@ -30,7 +30,7 @@ from distmom.models.ica.pictures import pictures_of
 from distmom.models.ica.recovery import CONVERGED, METHODS, Found, checked, recover, stepped
 from distmom.moments.fourth import pair_directions
 from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
-from distmom.moments.ica import RowContrastPass, RowFourthPass, RowScorePass, RowSourcesPass, n_pairs
+from distmom.moments.ica import RowContrastPass, RowFourthPass, RowScorePass, n_pairs
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
@@ -39,7 +39,8 @@ from distmom.spectral.parameters import parameter
 from distmom.spectral.row_basis import sketched_basis, takes_whole
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.tables import corpus_of_rows, rows_in_memory
+from distmom.spectral.sources import sources_in_memory, stored_sources
+from distmom.spectral.tables import corpus_of_rows
 
 NOISES = ("none", "isotropic", "gaussian")
 MOMENTS = ("auto", "full", "slices")
@@ -128,12 +129,6 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
     random_state: Seed = seed_parameter()
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = tags.input_tags.sparse = False
-        tags.transformer_tags.preserves_dtype = []
-        return tags
 
     # Fit
 
@@ -260,7 +255,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
     # Use
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return the sources of rows.
+        """Return the sources of rows: the unmixing ``components_`` times every row minus the mean.
 
         Parameters
         ----------
@@ -279,9 +274,8 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         InputError
             If a value is not finite.
         """
-        X = rows_in_memory(self, X)
-        with one_blas_thread():
-            return np.asarray((X - self.mean_) @ self.components_.T)
+        check_is_fitted(self)
+        return sources_in_memory(self, X, self.components_)
 
     def inverse_transform(self, X: Any) -> np.ndarray:
         """Return the rows that have given sources, and no noise.
@@ -363,11 +357,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
             ``sources`` (n, n_found), float64, along rows.
         """
         check_is_fitted(self)
-        pass_ = RowSourcesPass(
-            self.n_features_in_, matrix=StoredColumns((run.put(np.ascontiguousarray(self.components_.T)),)),
-            origin=run.put(self.mean_[:, None]), rank=len(self.components_),
-        )  # fmt: skip
-        return run.scan(pass_).rows
+        return {"sources": stored_sources(run, self.mean_, self.components_)}
 
     def summary(self) -> dict[str, Any]:
         return super().summary() | {"kurtosis": [float(f"{x:.6g}") for x in self.kurtosis_]}

@@ -163,11 +163,6 @@ class MultiView(FittedViews):
     decompose_on: str = place_parameter()
     random_state: Seed = seed_parameter()
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = False
-        return tags
-
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit rows in memory.
 

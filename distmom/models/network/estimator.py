@@ -15,11 +15,10 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.engine import StoredColumns, StoredRows
+from distmom.engine import StoredRows
 from distmom.errors import InputError, UsageError
 from distmom.models.network.fitting import NetworkState, OneView, network_of_rows, network_of_views, one_view
 from distmom.moments.gaussian import RowCovariancePass
-from distmom.moments.ica import RowSourcesPass
 from distmom.moments.one_view import OneViewPass
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -30,7 +29,8 @@ from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.tables import corpus_of_rows, rows_in_memory
+from distmom.spectral.sources import sources_in_memory, stored_sources
+from distmom.spectral.tables import corpus_of_rows
 from distmom.spectral.views import basis_of_views, load_views, mean_of_views, whiten_views
 
 #: views that a group needs
@@ -116,12 +116,6 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
     random_state: Seed = seed_parameter()
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = tags.input_tags.sparse = False
-        tags.transformer_tags.preserves_dtype = []
-        return tags
 
     # Fit
 
@@ -244,7 +238,7 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
     # Use
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return the nodes of rows, by weighted least squares.
+        """Return the nodes of rows: weighted least squares of every row minus the mean on the loadings.
 
         Parameters
         ----------
@@ -263,9 +257,8 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         InputError
             If a value is not finite.
         """
-        X = rows_in_memory(self, X)
-        with one_blas_thread():
-            return np.asarray((X - self.mean_) @ self._unmixing().T)
+        check_is_fitted(self)
+        return sources_in_memory(self, X, self._unmixing())
 
     def assign(self, run: Run) -> dict[str, StoredRows]:
         """Store the nodes of every row of the corpus of a run.
@@ -280,11 +273,7 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
             ``nodes`` (n, n_components), float64, along rows.
         """
         check_is_fitted(self)
-        pass_ = RowSourcesPass(
-            self.n_features_in_, matrix=StoredColumns((run.put(np.ascontiguousarray(self._unmixing().T)),)),
-            origin=run.put(self.mean_[:, None]), rank=len(self.components_),
-        )  # fmt: skip
-        return {"nodes": run.scan(pass_).rows["sources"]}
+        return {"nodes": stored_sources(run, self.mean_, self._unmixing())}
 
     def _unmixing(self) -> np.ndarray:
         """Return the matrix (k, d) whose product with a centred row is the weighted least-squares estimate."""

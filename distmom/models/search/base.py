@@ -109,11 +109,6 @@ class RowSearch(SearchAttributes, SpectralEstimator):
     layer: str | None = layer_parameter()
     random_state: Seed = seed_parameter()
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = tags.input_tags.sparse = False
-        return tags
-
     # Fit
 
     def _in_memory(self, X: Any, *columns: Any) -> RowCorpus:

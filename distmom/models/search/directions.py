@@ -15,6 +15,7 @@ from distmom.engine import Engine, PassResult, StoredArray, StoredColumns, Talli
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg import Whitening, whiten
+from distmom.moments.weighting import mass_of_rows
 from distmom.spectral.basis import Basis, unknown_columns
 from distmom.spectral.recovery import product
 from distmom.spectral.row_basis import covariance_of
@@ -82,9 +83,7 @@ def standardised(engine: Engine, scanned: PassResult) -> Standardised:
 
 def column_scales(engine: Engine, tallies: Tallies) -> TallResult:
     """Return the means of the features and the response, and the factors of the features, from sums of columns."""
-    mass = float(tallies.sums["mass"])
-    if not mass > 0.0:
-        raise NumericalError("expected rows of positive weight, got none")
+    mass = mass_of_rows(tallies.sums)
     total = tallies.tall["columns"]
     with np.errstate(over="ignore", invalid="ignore"):
         mean, squares = np.asarray(read_rows(total, slice(0, total.n_rows))).T / mass

@@ -161,11 +161,6 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
     layer: str | None = layer_parameter()
     random_state: Seed = seed_parameter()
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = tags.input_tags.sparse = False
-        return tags
-
     def fit(self, X: Any, y: Any = None) -> Self:
         """Add up the moments of rows in memory.
 

@@ -10,6 +10,7 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
 from distmom.errors import NumericalError
+from distmom.moments.weighting import mass_of_rows
 from distmom.spectral.basis import Basis
 from distmom.spectral.recovery import product
 
@@ -63,9 +64,7 @@ def narrowed_basis(
 
 def _eigenpairs(scanned: PassResult, name: str) -> tuple[np.ndarray, np.ndarray, float]:
     """Return the eigenvalues of a second moment, descending, its eigenvectors, and the mass of the rows."""
-    mass = float(scanned.sums["mass"])
-    if not mass > 0.0:
-        raise NumericalError("expected rows of positive weight, got none")
+    mass = mass_of_rows(scanned.sums)
     with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         second = np.asarray(scanned.sums[name]) / mass
         if not np.isfinite(second).all():

@@ -91,11 +91,6 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicAttri
             }
         return found
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = []
-        return tags
-
     def transform(self, X: Any, method: str = "vb") -> np.ndarray:
         """Return the shares of the topics in documents.
 
