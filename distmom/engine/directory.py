@@ -42,16 +42,10 @@ from distmom.engine.committer import Committer
 from distmom.engine.environment import Environment
 from distmom.engine.epochs import check_records
 from distmom.engine.events import read_log
-from distmom.engine.lease import leased
+from distmom.engine.lease import Lease, leased
 from distmom.engine.partials import PartialFiles, remove_tree, remove_unfinished
 from distmom.engine.scratch import ScratchArray
-from distmom.engine.state import (
-    StoredArray,
-    StoredColumns,
-    StoredRows,
-    map_file,
-    state_digest,
-)
+from distmom.engine.state import StoredArray, StoredColumns, StoredRows, map_file, state_digest
 from distmom.engine.sums import Sum, Sums
 from distmom.errors import StoreError
 
@@ -63,7 +57,7 @@ ENVIRONMENT = RecordFormat("distmom-environment", 1, "remove the file")
 COMMITTED = RecordFormat("distmom-pass", 2, "remove the run directory and start the run again")
 
 
-class RunDirectory(PartialFiles):
+class RunDirectory:
     """The directory of one run.
 
     Parameters
@@ -72,10 +66,21 @@ class RunDirectory(PartialFiles):
         Created if it does not exist. Workers must see it under the same path.
     durable : bool, default True
         False for a temporary directory: nothing is synchronised to disk.
+
+    Attributes
+    ----------
+    path : Path
+    durable : bool
+    partials : PartialFiles
+    lease : Lease or None
+        The hold on the run while it is held.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
-        super().__init__(Path(path).absolute(), durable)
+        self.path: Path = Path(path).absolute()
+        self.durable: bool = durable
+        self.partials: PartialFiles = PartialFiles(self.path, durable)
+        self.lease: Lease | None = None
         for name in ("states", "passes", "rows"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
         self._committer = Committer()
@@ -111,16 +116,16 @@ class RunDirectory(PartialFiles):
             On exit with an error, if another process has taken the run over.
         """
         with leased(self.path, durable=self.durable, interrupt=interrupt) as lease:
-            self.take_over_partials(lease.epoch)
+            self.partials.take_over(lease.epoch)
             lease.check()
             for name in ("states", "passes", "rows"):
                 remove_unfinished(self.path / name)
             self.lease = lease
             try:
                 yield self
-                self._kept.clear()
+                self.partials.keep_none()
             finally:
-                self.leave_partials(lease.epoch)
+                self.partials.leave()
                 self.lease = None
 
     def environments(self) -> list[dict[str, str]]:
@@ -161,14 +166,11 @@ class RunDirectory(PartialFiles):
 
     def partials_of(self, name: str, key: str) -> Path:
         """Return the directory of the partial sums of a pass, kept until its commit if the run can be resumed."""
-        place = self.partial(self.pass_path(name, key).name)
-        if self.keeps_groups:
-            self._kept.add(place.name)
-        return place
+        return self.partials.of_pass(self.pass_path(name, key).name)
 
     def writer(self, dtype: str, size: int, width: int | None = None) -> ArrayWriter:
         """Return an `ArrayWriter` of a stored array of about ``size`` elements, in rows of ``width`` if given."""
-        return ArrayWriter(self.path / "states", dtype, size, self.spare, width)
+        return ArrayWriter(self.path / "states", dtype, size, self.partials.spare, width)
 
     def sync(self, states: StoredColumns) -> None:
         """Start to synchronise stored arrays to disk in the background, ahead of their commit."""
@@ -213,7 +215,7 @@ class RunDirectory(PartialFiles):
             Partial sums, which later files overwrite.
         """
         if states and not self.durable:
-            self.spare_partials(files)
+            self.partials.release(files)
             return
         if states:
             paths = [state.path for state in states]
@@ -225,8 +227,8 @@ class RunDirectory(PartialFiles):
             )
         else:
             self._commit(name, key, sums, record)
-            self._kept.discard(self.pass_path(name, key).name)
-            self.spare_partials(files)
+            self.partials.committed(self.pass_path(name, key).name, files)
+            self.partials.release()
 
     def _sync_and_commit(
         self, paths: list[str], files: list[ScratchArray], name: str, key: str, *commit: Any
@@ -235,10 +237,7 @@ class RunDirectory(PartialFiles):
             sync_path(path)
         sync_path(self.path / "states")
         self._commit(name, key, *commit)
-        place = self.partial(self.pass_path(name, key).name)
-        self._kept.discard(place.name)
-        self.recycle(files)
-        remove_tree(place)
+        self.partials.committed(self.pass_path(name, key).name, files)
 
     def _commit(self, name: str, key: str, sums: Mapping[str, Sum], record: dict[str, Any]) -> None:
         if self.lease is not None:

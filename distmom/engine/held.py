@@ -28,6 +28,34 @@ def may_hold(n_bytes: int, most: int, memory_limit: int | None) -> bool:
 
 
 @dataclass(frozen=True)
+class Holding:
+    """Decides which arrays that tasks make are held in memory.
+
+    Attributes
+    ----------
+    in_process : bool
+        Whether tasks run in the process that reads what they make.
+    durable : bool
+        Whether the run may be resumed, by a process that reads stored arrays and rows.
+    memory_limit : int or None
+        Bytes that one worker may use.
+    """
+
+    in_process: bool
+    durable: bool
+    memory_limit: int | None
+
+    def holds_sums(self, n_bytes: int) -> bool:
+        """Return whether the partial sums of a pass, of ``n_bytes`` together, are held."""
+        return self.in_process and may_hold(n_bytes, HELD_SUM_BYTES, self.memory_limit)
+
+    def holds_states(self, n_bytes: int) -> bool:
+        """Return whether arrays or rows that later passes read are held: only in a run that is not resumed."""
+        held = self.in_process and not self.durable
+        return held and may_hold(n_bytes, HELD_STATE_BYTES, self.memory_limit)
+
+
+@dataclass(frozen=True)
 class HeldSum:
     """A part of a sum in memory, read as a `distmom.engine.scratch.ScratchArray`.
 

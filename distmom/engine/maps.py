@@ -1,8 +1,9 @@
-"""Work of an engine on rows of tall matrices, and on sparse matrices: slabs of rows on all workers."""
+"""Work on rows of tall matrices, and on sparse matrices: slabs of rows on all workers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,8 @@ from scipy.sparse import csr_array
 from distmom.clock import add_spent
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
-from distmom.engine.executors import Executor, InProcess
-from distmom.engine.held import HELD_STATE_BYTES, HeldOutput, may_hold
+from distmom.engine.executors import Executor
+from distmom.engine.held import HeldOutput, Holding
 from distmom.engine.sparse import (
     SAMPLE_ENTRIES,
     Pruning,
@@ -38,27 +39,26 @@ MAPS_PER_THREAD = 8
 MAX_TOGETHER = 4
 
 
+@dataclass(frozen=True)
 class Maps:
-    """Base class of an engine that works on slabs of rows.
+    """Works on slabs of rows, and needs no corpus.
 
     Attributes
     ----------
-    directory, executor, memory_limit, spent
-        As of `distmom.engine.run.Engine`.
+    directory : RunDirectory
+        Directory of inputs and outputs.
+    executor : Executor
+        Runs the tasks.
+    holding : Holding
+        Which outputs stay in memory.
+    spent : dict of str to float
+        Seconds by kind of work, to which those of all tasks are added.
     """
 
     directory: RunDirectory
     executor: Executor
-    memory_limit: int | None
+    holding: Holding
     spent: dict[str, float]
-
-    def _holds(self, n_bytes: int, most: int) -> bool:
-        """Return whether arrays that tasks make are held in memory; at most ``most`` bytes without a limit."""
-        return isinstance(self.executor, InProcess) and may_hold(n_bytes, most, self.memory_limit)
-
-    def _holds_states(self, n_bytes: int) -> bool:
-        """Return whether arrays that later passes read are held: only in a run that is not resumed."""
-        return not self.directory.durable and self._holds(n_bytes, HELD_STATE_BYTES)
 
     def map_rows(
         self,
@@ -91,11 +91,13 @@ class Maps:
         sums : Sums
         """
         n_bytes = sum(n_rows * width * np.dtype(dtype).itemsize for width, dtype in outputs.values())
-        held = self._holds_states(n_bytes)
+        held = self.holding.holds_states(n_bytes)
         files: dict[str, RowOutput | HeldOutput] = {
             name: HeldOutput(n_rows, width, dtype)
             if held
-            else RowOutput.create(self.directory.new_state(), n_rows, width, dtype, self.directory.spare)
+            else RowOutput.create(
+                self.directory.new_state(), n_rows, width, dtype, self.directory.partials.spare
+            )
             for name, (width, dtype) in outputs.items()
         }
         checksums: dict[str, list[str]] = {name: [] for name in files}
@@ -144,7 +146,7 @@ class Maps:
             For every result, the matrices of all items in their order, to be added up by `combine` before the
             next pass begins.
         """
-        files = str(self.directory.partial("runs"))
+        files = str(self.directory.partials.place("runs"))
         found: list[list[SparsePart]] = [[] for _ in range(n_results)]
         for parts, spent in self.executor.map(
             partial(write_runs, function, files, arguments), range(n_items)
@@ -180,7 +182,7 @@ class Maps:
         slabs, lengths = row_slabs(terms)
         if pruning is not None:
             pruning = pruning.for_rows(lengths)
-        files = str(self.directory.partial("pieces"))
+        files = str(self.directory.partials.place("pieces"))
         stride = max(1, int(lengths.sum()) // SAMPLE_ENTRIES)
         work = partial(add_slab, terms, slabs, files, pruning, stride)
         pieces = []

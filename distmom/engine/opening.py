@@ -85,5 +85,5 @@ def open_engine(
             yield Engine(corpus, run, observer=observe, **options)
         finally:
             options["executor"].settle()
-            run.drop_partials()
+            run.partials.drop()
             run.flush()

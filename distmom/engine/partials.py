@@ -10,52 +10,57 @@ from contextlib import suppress
 from pathlib import Path
 
 from distmom.corpus.commit import TEMPORARY
-from distmom.engine.lease import Lease
 from distmom.engine.scratch import SPARE, ScratchArray
 
 
 class PartialFiles:
-    """Base class of a run directory, with the files of partial sums.
+    """The files of the partial sums of one driver of a run.
 
     Parameters
     ----------
-    path : Path
-        Of the run directory.
+    run : Path
+        Run directory.
     durable : bool
-        False for a temporary directory.
+        Whether the run can be resumed; False for a temporary directory.
     """
 
-    def __init__(self, path: Path, durable: bool) -> None:
-        self.path: Path = path
-        self.durable: bool = durable
-        #: the hold on the run while it is held
-        self.lease: Lease | None = None
-        # A directory that is not held, such as a temporary one, has no epoch.
-        self._partials = self.path / "partial" / uuid.uuid4().hex[:12]
-        #: names of the directories of partial sums that are kept until their pass is committed
+    def __init__(self, run: Path, durable: bool) -> None:
+        self._run = run
+        self._durable = durable
+        #: number of the epoch; None while the run is not held, as of a temporary directory
+        self._epoch: int | None = None
+        self._folder = run / "partial" / uuid.uuid4().hex[:12]
+        #: names of the directories of passes that are kept until their pass is committed
         self._kept: set[str] = set()
 
-    def take_over_partials(self, epoch: int) -> None:
-        """Take over the partial sums of interrupted passes in an epoch, the latest of each, and remove others."""
-        self._partials = self.path / "partial" / f"{epoch:04d}"
+    def take_over(self, epoch: int) -> None:
+        """Begin an epoch: take over the partial sums of interrupted passes, the latest of each; remove others."""
+        self._epoch = epoch
+        self._folder = self._run / "partial" / f"{epoch:04d}"
         self._kept.clear()
         for place in self._earlier(epoch):
-            for of_pass in place.glob("*") if self.durable and place.name.isdigit() else ():
-                is_committed = (self.path / "passes" / of_pass.name).exists()
+            for of_pass in place.glob("*") if self._durable and place.name.isdigit() else ():
+                is_committed = (self._run / "passes" / of_pass.name).exists()
                 if not is_committed and any(of_pass.glob("*.json")):
-                    self._partials.mkdir(parents=True, exist_ok=True)
+                    self._folder.mkdir(parents=True, exist_ok=True)
                     # A later epoch has come further, and another driver may be faster.
                     with suppress(OSError):
-                        os.rename(of_pass, self._partials / of_pass.name)
+                        os.rename(of_pass, self._folder / of_pass.name)
                         self._kept.add(of_pass.name)
             remove_tree(place)
 
-    def leave_partials(self, epoch: int) -> None:
-        """End an epoch: leave what is kept to the next driver, which may be taking it over just now."""
-        for place in self._earlier(epoch):
+    def keep_none(self) -> None:
+        """Keep no partial sums any longer, as all passes of the run are committed."""
+        self._kept.clear()
+
+    def leave(self) -> None:
+        """End the epoch, and leave what is kept to the next driver, which may be taking it over just now."""
+        assert self._epoch is not None
+        for place in self._earlier(self._epoch):
             # Written meanwhile by late tasks of an earlier driver.
             remove_tree(place)
-        self.drop_partials()
+        self.drop()
+        self._epoch = None
 
     def _earlier(self, epoch: int) -> list[Path]:
         """Return the directories of partial sums of earlier drivers, the latest first.
@@ -64,7 +69,7 @@ class PartialFiles:
         """
         found = [
             place
-            for place in (self.path / "partial").glob("*")
+            for place in (self._run / "partial").glob("*")
             if not place.name.isdigit() or int(place.name) < epoch
         ]
         return sorted(found, reverse=True)
@@ -72,16 +77,28 @@ class PartialFiles:
     @property
     def keeps_groups(self) -> bool:
         """Whether the finished groups of a pass are kept until it is committed: in a run that can be resumed."""
-        return self.durable and self.lease is not None
+        return self._durable and self._epoch is not None
 
-    def partial(self, name: str) -> Path:
-        """Return a directory for partial sums of this driver, which `spare_partials` releases."""
-        return self._partials / name
+    def place(self, name: str) -> Path:
+        """Return a directory for partial sums, which `release` removes."""
+        return self._folder / name
+
+    def of_pass(self, name: str) -> Path:
+        """Return the directory of the partial sums of a pass, kept until `committed` if the run can be resumed."""
+        if self.keeps_groups:
+            self._kept.add(name)
+        return self.place(name)
+
+    def committed(self, name: str, files: Iterable[ScratchArray]) -> None:
+        """Recycle the reported files of a pass and remove its directory; those of other passes may be in use."""
+        self._kept.discard(name)
+        self.recycle(files)
+        remove_tree(self.place(name))
 
     @property
     def spare(self) -> Path:
         """Directory of the files that may be overwritten."""
-        return self._partials / SPARE
+        return self._folder / SPARE
 
     def recycle(self, files: Iterable[ScratchArray]) -> None:
         """Release reported files that are no longer read and not kept, so that later files overwrite them."""
@@ -93,22 +110,22 @@ class PartialFiles:
                 with suppress(OSError):
                     os.rename(file.path, self.spare / uuid.uuid4().hex)
 
-    def spare_partials(self, files: Iterable[ScratchArray] = ()) -> None:
+    def release(self, files: Iterable[ScratchArray] = ()) -> None:
         """Release all partial sums that are not kept: recycle the reported files and remove all others.
 
         A file that was not reported may still be written by an abandoned attempt of a task.
         """
         self.recycle(files)
-        for place in self._partials.glob("*"):
+        for place in self._folder.glob("*"):
             if place.name != SPARE and place.name not in self._kept:
                 remove_tree(place)
 
-    def drop_partials(self) -> None:
+    def drop(self) -> None:
         """Remove all partial sums of this driver that are not kept, and its spare files."""
-        for place in self._partials.glob("*"):
+        for place in self._folder.glob("*"):
             if place.name not in self._kept:
                 remove_tree(place)
-        for empty in (self._partials, self._partials.parent):
+        for empty in (self._folder, self._folder.parent):
             with suppress(OSError):
                 empty.rmdir()
 

@@ -5,24 +5,30 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from distmom.clock import add_spent
+from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
 from distmom.engine.events import KernelsMissing, Observer, PassDone
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.folded import Folded
-from distmom.engine.held import HeldRows
+from distmom.engine.held import HeldRows, Holding
+from distmom.engine.maps import Maps
 from distmom.engine.passes import Pass, fingerprint
+from distmom.engine.plan import PassPlan
 from distmom.engine.results import PassResult, TallResult, Timing
 from distmom.engine.scans import Scans
+from distmom.engine.sparse import Pruning, Runs, Term
 from distmom.engine.state import StoredArray, StoredRows
 from distmom.engine.sums import Sums
+from distmom.engine.tall import PIECE_ROWS, RowFunction, Tall
 from distmom.errors import StoreError
 
 _R = TypeVar("_R")
@@ -35,7 +41,7 @@ KERNEL_VERSION = 7
 
 
 @dataclass
-class Engine(Scans):
+class Engine:
     """Runs passes over one corpus in one run directory.
 
     Attributes
@@ -63,6 +69,14 @@ class Engine(Scans):
     timings: list[Timing] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        in_process = isinstance(self.executor, InProcess)
+        holding = Holding(in_process, self.directory.durable, self.memory_limit)
+        self._maps = Maps(self.directory, self.executor, holding, self.spent)
+        self._scans = Scans(
+            self.corpus, self.directory, self.executor, self.memory_limit, holding, self.observer, self.spent
+        )
+
     @property
     def _origin(self) -> tuple[Any, ...]:
         """The values on which the bits of every sum depend beside the pass."""
@@ -71,6 +85,10 @@ class Engine(Scans):
     def put(self, array: np.ndarray) -> StoredArray:
         """Store an array for passes to read, and return its handle."""
         return self.directory.put(array)
+
+    def plan(self, pass_: Pass) -> PassPlan:
+        """Return how a pass is cut with this memory limit and executor."""
+        return self._scans.plan(pass_)
 
     @overload
     def run(self, pass_: Pass, rows: Mapping[str, StoredRows] | None = None) -> PassResult: ...
@@ -141,11 +159,11 @@ class Engine(Scans):
         committed: tuple[Sums, dict[str, Any]] | None,
     ) -> PassResult:
         if committed is None:
-            sums, folded = self._compute(pass_, rows, key)
+            sums, folded = self._scans.add_up(pass_, rows, key)
             if folded.rows:
                 # What is held is lost with this process, so there is nothing to resume.
                 total = Sums({name: np.array(value) for name, value in sums.items()})
-                self.directory.spare_partials(folded.all_files())
+                self.directory.partials.release(folded.all_files())
                 return PassResult(total, _held_rows(pass_, folded), "")
             self.directory.commit_pass(
                 pass_.name, key, sums, {"rows": folded.row_digests}, files=folded.all_files()
@@ -166,7 +184,7 @@ class Engine(Scans):
         parameters: tuple[Any, ...],
     ) -> TallResult:
         if committed is None:
-            tallies, folded = self._fold(pass_, rows, key)
+            tallies, folded = self._scans.add_up_tall(pass_, rows, key)
             digests = folded.row_digests
             result = finish(tallies, *parameters)
             result.rows = self._stored_rows(pass_, key, digests) | _held_rows(pass_, folded)
@@ -217,6 +235,43 @@ class Engine(Scans):
                 return self.executor.on_scheduler(function, load, *arguments)
         finally:
             add_spent(self.spent, {"decomposition": time.monotonic() - started})
+
+    # Maps over rows, documented in `Maps`.
+
+    def map_rows(
+        self,
+        function: RowFunction,
+        inputs: Sequence[Tall],
+        n_rows: int,
+        outputs: Mapping[str, tuple[int, str]],
+        *arguments: Any,
+        piece_rows: int = PIECE_ROWS,
+    ) -> tuple[dict[str, StoredArray], Sums]:
+        """Call a function on slabs of rows of tall matrices, as `distmom.engine.maps.Maps.map_rows`."""
+        return self._maps.map_rows(function, inputs, n_rows, outputs, *arguments, piece_rows=piece_rows)
+
+    def map_runs(
+        self,
+        function: Callable[..., Sequence[csr_array]],
+        n_items: int,
+        shape: tuple[int, int],
+        n_results: int,
+        *arguments: Any,
+    ) -> list[Runs]:
+        """Call a function for every item, and keep its sparse matrices in files, as `Maps.map_runs`."""
+        return self._maps.map_runs(function, n_items, shape, n_results, *arguments)
+
+    def combine(self, terms: Sequence[Term], pruning: Pruning | None = None) -> Csr:
+        """Add sparse matrices and store the sum, as `Maps.combine`."""
+        return self._maps.combine(terms, pruning)
+
+    def combine_mixed(self, terms: Sequence[Term], pruning: Pruning | None = None) -> MixedRows:
+        """Add sparse matrices and store the sum, nearly full rows densely, as `Maps.combine_mixed`."""
+        return self._maps.combine_mixed(terms, pruning)
+
+    def column_squares(self, terms: Sequence[Term]) -> np.ndarray:
+        """Return the sums of squares of the columns of a sum of sparse matrices, as `Maps.column_squares`."""
+        return self._maps.column_squares(terms)
 
     @contextmanager
     def _compilation_observed(self, name: str) -> Iterator[None]:

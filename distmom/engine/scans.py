@@ -1,10 +1,10 @@
-"""Work of an engine on the documents of a corpus: tasks add up groups of shards, and their sums are merged."""
+"""Scans of the documents of a corpus: tasks add up groups of shards, and their sums are merged."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import numpy as np
 
 from distmom.clock import add_spent
 from distmom.engine.deadly import reduce_groups
+from distmom.engine.directory import RunDirectory
 from distmom.engine.environment import environment
 from distmom.engine.events import GroupDone, GroupsFound, Observer, PassStarted
+from distmom.engine.executors import Executor
 from distmom.engine.folded import Folded
-from distmom.engine.held import HELD_SUM_BYTES
-from distmom.engine.maps import Maps
+from distmom.engine.held import Holding
 from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
 from distmom.engine.reports import Report, planned_threads, remove_others
@@ -31,17 +32,34 @@ from distmom.engine.tasks import fold_group, fold_tall
 logger = logging.getLogger(__name__)
 
 
-class Scans(Maps):
-    """Base class of an engine that adds up documents.
+@dataclass(frozen=True)
+class Scans:
+    """Adds up the documents of a corpus, without commits.
 
     Attributes
     ----------
-    corpus, observer
-        As of `distmom.engine.run.Engine`.
+    corpus : AnyCorpus
+    directory : RunDirectory
+        Directory of partial sums and rows.
+    executor : Executor
+        Runs the tasks.
+    memory_limit : int or None
+        Bytes that one worker may use.
+    holding : Holding
+        Which sums and rows stay in memory.
+    observer : callable
+        Called with every event.
+    spent : dict of str to float
+        Seconds by kind of work, to which those of all tasks are added.
     """
 
     corpus: Any
+    directory: RunDirectory
+    executor: Executor
+    memory_limit: int | None
+    holding: Holding
     observer: Observer
+    spent: dict[str, float]
 
     def plan(self, pass_: Pass) -> PassPlan:
         """Return how a pass is cut with this memory limit and executor."""
@@ -50,13 +68,13 @@ class Scans(Maps):
     def _plan(self, pass_: Pass, n_threads: int) -> PassPlan:
         return plan_pass(self.corpus, pass_, self.memory_limit, n_threads)
 
-    def _fold(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Tallies, Folded]:
+    def add_up_tall(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Tallies, Folded]:
         """Add all documents to partial tall sums in files; also return the report of the tasks."""
         files = self.directory.partials_of(pass_.name, key)
         n_threads = planned_threads(files) or self.executor.n_threads
         plan = self._plan(pass_, n_threads)
         # Accumulators reuse the pages of earlier files, and later files those of accumulators.
-        self.directory.drop_partials()
+        self.directory.partials.drop()
         release_maps()
         n_slabs = max(1, len(plan.columns))
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), n_slabs))
@@ -106,12 +124,12 @@ class Scans(Maps):
             )  # fmt: skip
         return Tallies(folded.sums, partials, runs), folded
 
-    def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, Folded]:
-        """Return the total and the report of the tasks."""
+    def add_up(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, Folded]:
+        """Add up all documents; return the total and the report of the tasks."""
         n_threads = self.executor.n_threads
         plan = self._plan(pass_, n_threads)
         files = self.directory.partials_of(pass_.name, key)
-        self.directory.spare_partials()
+        self.directory.partials.release()
         release_maps()
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), len(plan.slabs)))
         cuts = [(i, group, slab) for slab in plan.slabs for i, group in enumerate(plan.groups)]
@@ -160,7 +178,7 @@ class Scans(Maps):
     def _held(self, pass_: Pass, n_bytes: int) -> tuple[bool, bool]:
         """Return whether the partial sums of a pass, of ``n_bytes`` together, and its rows are held in memory."""
         of_rows = self.corpus.n_documents * pass_.row_bytes
-        return self._holds(n_bytes, HELD_SUM_BYTES), self._holds_states(of_rows)
+        return self.holding.holds_sums(n_bytes), self.holding.holds_states(of_rows)
 
     def _reports(
         self, directory: Path, key: str, n_threads: int, cuts: Sequence[tuple[Any, ...]]
@@ -169,7 +187,7 @@ class Scans(Maps):
 
         Reports are written if the run can be resumed. ``cuts`` are the parts of the pass that the tasks add up.
         """
-        if not self.directory.keeps_groups:
+        if not self.directory.partials.keeps_groups:
             return [None] * len(cuts)
         # The groups of a pass are added up by one version of the software.
         versions = environment().versions()

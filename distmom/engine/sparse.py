@@ -359,7 +359,7 @@ def join_pieces(
             indices.append(slab.indices)
             data.append(slab.data)
             lengths.append(np.diff(slab.indptr))
-            directory.recycle(piece.files.files())
+            directory.partials.recycle(piece.files.files())
     indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
     full = np.concatenate(full_rows)
     dense_row = np.where(full, np.cumsum(full) - 1, -1).astype(np.int32)

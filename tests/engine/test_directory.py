@@ -12,10 +12,10 @@ N_TRIALS = 2_000
 
 
 def test_files_are_recycled_in_the_background_while_the_next_pass_removes_them(tmp_path):
-    with RunDirectory(tmp_path).held() as run, meanwhile(lambda: run.recycle([])):
+    with RunDirectory(tmp_path).held() as run, meanwhile(lambda: run.partials.recycle([])):
         for _ in range(N_TRIALS):
-            run.drop_partials()
-            run.spare_partials()
+            run.partials.drop()
+            run.partials.release()
 
 
 def test_a_run_is_resumed_while_late_tasks_write_rows(tmp_path):
@@ -43,7 +43,7 @@ def test_a_run_is_resumed_while_late_tasks_write_rows(tmp_path):
 def test_partial_sums_that_late_tasks_write_are_removed_at_the_end(tmp_path):
     run = RunDirectory(tmp_path)
     with run.held():
-        own = run.partial("project-1")
+        own = run.partials.place("project-1")
     late = own.parents[1] / "0001" / "project-1" / "a"
     with run.held():
         late.parent.mkdir(parents=True)

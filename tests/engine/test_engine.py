@@ -212,7 +212,7 @@ def test_a_late_commit_removes_nothing(tmp_path):
     [place] = tmp_path.glob("passes/*")
     inodes = {path: path.stat().st_ino for path in sorted(tmp_path.rglob("*")) if "partial" not in path.parts}
     late = Engine(corpus, RunDirectory(tmp_path))
-    sums, folded = late._compute(count(corpus), {}, fingerprint((*late._origin, count(corpus), {})))
+    sums, folded = late._scans.add_up(count(corpus), {}, fingerprint((*late._origin, count(corpus), {})))
     record = load_sums(str(place))[1]
     assert folded.row_digests == record["rows"]
     key = fingerprint((*late._origin, count(corpus), {}))
@@ -368,11 +368,11 @@ def test_large_sums_are_merged_in_files_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr("distmom.engine.sums._CHUNK", 77)
     monkeypatch.setattr("distmom.engine.sums.FILE_BYTES", 1000)
     for most in (HELD_SUM_BYTES, 0):
-        monkeypatch.setattr("distmom.engine.scans.HELD_SUM_BYTES", most)
+        monkeypatch.setattr("distmom.engine.held.HELD_SUM_BYTES", most)
         engine = Engine(corpus, RunDirectory(tmp_path / str(most)))
         sums = engine.run(count(corpus, factor=0.1)).sums
         found.append({name: np.asarray(x).tobytes() for name, x in sums.items()})
-        assert [place.name for place in engine.directory.spare.parent.iterdir()] == ["spare"]
+        assert [place.name for place in engine.directory.partials.spare.parent.iterdir()] == ["spare"]
     # One of the sums is large, of 60 groups: eight to a node, then the eight nodes.
     assert seen == [8] * 7 + [4, 8]
     assert found[0] == found[1]

@@ -149,7 +149,7 @@ def test_a_process_that_is_paused_is_taken_over_and_commits_nothing(tmp_path, qu
 
     def taken_over():
         with open_engine(corpus, tmp_path) as engine:
-            assert engine.directory.partial("a").parent == tmp_path / "partial" / "0001"
+            assert engine.directory.partials.place("a").parent == tmp_path / "partial" / "0001"
             engine.run(words(corpus))
             begin_elsewhere(tmp_path, 2)
             (theirs := tmp_path / "partial" / "0002").mkdir(parents=True)

@@ -171,7 +171,7 @@ def interrupted(pass_, corpus, directory, executor=None, **options):
 @pytest.mark.parametrize("kind", PASSES)
 def test_only_unfinished_groups_are_repeated(tmp_path, monkeypatch, noted, stop_at, kind, files):
     if files == "in files":
-        monkeypatch.setattr("distmom.engine.scans.HELD_SUM_BYTES", 0)
+        monkeypatch.setattr("distmom.engine.held.HELD_SUM_BYTES", 0)
         monkeypatch.setattr("distmom.engine.sums.FILE_BYTES", 1000)
     corpus = random_corpus()
     assert len(corpus.shards) == N_GROUPS
@@ -265,7 +265,7 @@ def test_a_group_whose_report_or_files_are_damaged_is_repeated(
     tmp_path, monkeypatch, noted, stop_at, kind, files, n_files, damage
 ):
     if files == "in files":
-        monkeypatch.setattr("distmom.engine.scans.HELD_SUM_BYTES", 0)
+        monkeypatch.setattr("distmom.engine.held.HELD_SUM_BYTES", 0)
         monkeypatch.setattr("distmom.engine.sums.FILE_BYTES", 1000)
     corpus = random_corpus()
     pass_ = PASSES[kind](corpus.n_words, str(tmp_path))
@@ -369,7 +369,7 @@ def test_a_driver_that_was_taken_over_does_not_disturb_the_next(tmp_path, noted)
             owner = replace(Owner.this(), host="elsewhere", boot="another")
             assert epochs.put_once(epochs.file_of(place, 2), EPOCH.dump(asdict(owner)))
             other = RunDirectory(place)
-            other.take_over_partials(2)
+            other.partials.take_over(2)
             left.update({path: path.read_bytes() for path in place.glob("partial/0002/*/*")})
 
     with pytest.raises(TakenOverError):

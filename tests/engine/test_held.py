@@ -67,8 +67,8 @@ def test_a_fit_in_one_process_holds_small_arrays_and_gives_the_bits_of_files(tmp
     assert not root.load().flags.writeable
     assert isinstance(result.rows["factor"], HeldRows)
     assert not [path for path in temporary.path.rglob("*") if path.is_file()]
-    for name in ("scans.HELD_SUM_BYTES", "maps.HELD_STATE_BYTES"):
-        monkeypatch.setattr(f"distmom.engine.{name}", 0)
+    for name in ("HELD_SUM_BYTES", "HELD_STATE_BYTES"):
+        monkeypatch.setattr(f"distmom.engine.held.{name}", 0)
     without = RunDirectory(tmp_path / "without", durable=False)
     assert run(Engine(corpus, without))[0] == in_files
     assert list(without.path.glob("partial/*/spare/*"))

@@ -146,16 +146,16 @@ class WidePass(Pass):
 
 def test_an_attempt_that_was_given_up_changes_no_later_sum(tmp_path, monkeypatch):
     """A task whose worker is presumed dead continues to write while the next passes reuse the files."""
-    monkeypatch.setattr("distmom.engine.scans.HELD_SUM_BYTES", 0)
+    monkeypatch.setattr("distmom.engine.held.HELD_SUM_BYTES", 0)
     corpus = random_corpus()
     run = RunDirectory(tmp_path)
     engine = Engine(corpus, run)
     engine.run(WidePass(corpus.n_words))
-    n_spare = len(list(run.spare.iterdir()))
-    stalled = scratch_file(run.partial("wide-0"), (1 << 20,), "float64")
+    n_spare = len(list(run.partials.spare.iterdir()))
+    stalled = scratch_file(run.partials.place("wide-0"), (1 << 20,), "float64")
     writer = stalled.__enter__()
     # It has taken a file of the pass before, as any task does.
-    assert len(list(run.spare.iterdir())) == n_spare - 1
+    assert len(list(run.partials.spare.iterdir())) == n_spare - 1
     writer.write(np.ones(1 << 19))
     writer._stream.flush()
     for factor in (2.0, 3.0):
@@ -165,7 +165,11 @@ def test_an_attempt_that_was_given_up_changes_no_later_sum(tmp_path, monkeypatch
         writer._stream.flush()
     stalled.__exit__(None, None, None)
     assert set(total.tolist()) == {3.0 * corpus.n_documents}
-    assert not [path for path in run.spare.parent.rglob("*") if path.parent != run.spare and path.is_file()]
+    assert not [
+        path
+        for path in run.partials.spare.parent.rglob("*")
+        if path.parent != run.partials.spare and path.is_file()
+    ]
 
 
 def test_tasks_of_an_earlier_driver_change_nothing(tmp_path):
@@ -173,7 +177,7 @@ def test_tasks_of_an_earlier_driver_change_nothing(tmp_path):
     corpus = random_corpus()
     first = RunDirectory(tmp_path)
     Engine(corpus, first).run(WidePass(corpus.n_words))
-    stalled = scratch_file(first.partial("wide-0"), (1 << 20,), "float64")
+    stalled = scratch_file(first.partials.place("wide-0"), (1 << 20,), "float64")
     writer = stalled.__enter__()
     writer.write(np.ones(1 << 19))
     with open_engine(corpus, tmp_path) as engine:

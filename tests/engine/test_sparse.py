@@ -176,7 +176,7 @@ def test_runs_and_slabs_of_any_size_add_up_to_the_product(run_entries, slab_entr
     monkeypatch.setattr(sparse, "SLAB_ENTRIES", slab_entries)
     with open_engine(corpus) as engine:
         found = cross(engine)
-        assert [place.name for place in engine.directory.spare.parent.iterdir()] == ["spare"]
+        assert [place.name for place in engine.directory.partials.spare.parent.iterdir()] == ["spare"]
     assert_array_equal(found["matrix"].toarray(), expected_cross(corpus))
     assert len(found["runs"].parts) == 8 if run_entries > 1000 else len(found["runs"].parts) > 8
 
@@ -243,7 +243,7 @@ def test_runs_in_memory_give_the_bits_of_those_in_files(monkeypatch):
     corpus, found = random_corpus(n=100, d=30, density=0.2, shard_documents=50), []
     monkeypatch.setattr(sparse, "RUN_ENTRIES", 40)
     for most in (HELD_SUM_BYTES, 0):
-        monkeypatch.setattr("distmom.engine.scans.HELD_SUM_BYTES", most)
+        monkeypatch.setattr("distmom.engine.held.HELD_SUM_BYTES", most)
         with open_engine(corpus) as engine:
             matrix = cross(engine)["matrix"]
         found.append([getattr(matrix, name).tobytes() for name in ("indptr", "indices", "data")])
@@ -251,7 +251,7 @@ def test_runs_in_memory_give_the_bits_of_those_in_files(monkeypatch):
 
 
 def test_a_run_that_is_cut_short_is_an_error(monkeypatch):
-    monkeypatch.setattr("distmom.engine.scans.HELD_SUM_BYTES", 0)
+    monkeypatch.setattr("distmom.engine.held.HELD_SUM_BYTES", 0)
     corpus = random_corpus(n=100, d=30, density=0.2, shard_documents=50)
     with open_engine(corpus) as engine:
 

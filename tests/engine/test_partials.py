@@ -1,0 +1,70 @@
+"""Files of partial sums: kept over epochs, released when their pass is committed."""
+
+import numpy as np
+import pytest
+
+from distmom.engine.partials import PartialFiles
+from distmom.engine.scratch import write_scratch
+
+
+def pass_files(files, name, report=True):
+    """Write a partial sum of a pass, and a report on the group that has made it."""
+    place = files.of_pass(name)
+    made = write_scratch(str(place), np.ones(4))
+    if report:
+        (place / "group.json").write_text("{}")
+    return place, made
+
+
+def names_below(path):
+    return sorted(str(each.relative_to(path)) for each in path.rglob("*") if each.is_file())
+
+
+def test_finished_groups_of_the_latest_epoch_are_taken_over_unless_their_pass_is_committed(tmp_path):
+    for epoch in (1, 2):
+        files = PartialFiles(tmp_path, durable=True)
+        files.take_over(epoch)
+        for name in ("both", "done", f"only-{epoch}"):
+            (pass_files(files, name)[0] / "group.json").write_text(str(epoch))
+        pass_files(files, "unreported", report=False)
+        # A driver that is killed leaves everything.
+    (tmp_path / "passes" / "done").mkdir(parents=True)
+    later = PartialFiles(tmp_path, durable=True)
+    later.take_over(3)
+    assert [path.name for path in (tmp_path / "partial").iterdir()] == ["0003"]
+    found = {path.parent.name: path.read_text() for path in tmp_path.glob("partial/0003/*/group.json")}
+    assert found == {"both": "2", "only-1": "1", "only-2": "2"}
+    kept = names_below(tmp_path / "partial")
+    later.release()
+    assert names_below(tmp_path / "partial") == kept
+    later.leave()
+    assert names_below(tmp_path / "partial") == kept
+    assert not later.keeps_groups
+
+
+def test_a_committed_pass_releases_its_files_and_no_others(tmp_path):
+    files = PartialFiles(tmp_path, durable=True)
+    files.take_over(1)
+    (first, of_first), (second, of_second) = pass_files(files, "first"), pass_files(files, "second")
+    files.recycle([of_first, of_second])
+    assert not files.spare.exists() or not list(files.spare.iterdir())
+    files.committed("first", [of_first])
+    assert (first.exists(), second.exists(), len(list(files.spare.iterdir()))) == (False, True, 1)
+    files.release()
+    assert (second.exists(), len(list(files.spare.iterdir()))) == (True, 1)
+    files.keep_none()
+    files.leave()
+    assert not (tmp_path / "partial").exists()
+
+
+@pytest.mark.parametrize(("durable", "is_held"), [(True, False), (False, True)])
+def test_nothing_is_kept_that_nobody_takes_over(tmp_path, durable, is_held):
+    files = PartialFiles(tmp_path, durable)
+    if is_held:
+        files.take_over(1)
+    place, made = pass_files(files, "pass")
+    assert not files.keeps_groups
+    files.release([made])
+    assert (place.exists(), len(list(files.spare.iterdir()))) == (False, 1)
+    files.drop()
+    assert not (tmp_path / "partial").exists()
