@@ -81,7 +81,7 @@ from distmom.corpus import MemoryCorpus, open_corpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.evaluate.topics import coherence_of_counts, diversity, top_words
 from distmom.models.topics.refine import COMPLETION_SMOOTHING, complete
-from distmom.moments.shares import document_shares
+from distmom.moments.document_shares import GivenTopics, document_shares
 from distmom.spectral.execute import execute
 
 UCI, CORPUS, PLANTED, PURE = "uci:", "corpus:", "planted:", "distmom-pure"
@@ -149,7 +149,8 @@ class Judge:
             )
             even = execute(partial(completing, proportions=np.full(k, 1.0 / k)), engine)
             words = self._some.read_shard(0).words
-            shares, _ = document_shares(words, matrix, unigram, COMPLETION_SMOOTHING, even.alpha, how="em")
+            given = GivenTopics(matrix, unigram, COMPLETION_SMOOTHING, even.alpha)
+            shares, _ = document_shares(words, given, how="em")
             prior = execute(partial(completing, proportions=shares.mean(axis=0)), engine).alpha
         total = float(prior.sum())
         with open_engine(self._held_out) as engine:

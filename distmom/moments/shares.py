@@ -1,7 +1,7 @@
 """Passes that infer the shares of documents with given topics.
 
-The shares of a document are found as `distmom.moments.share_kernels` describes, and contribute counts of words to
-every topic; the sums of counts give the next topics (`RefinePass`), by folds of the documents if no document is
+The shares of a document are found as `distmom.moments.document_shares` describes, and contribute counts of words
+to every topic; the sums of counts give the next topics (`RefinePass`), by folds of the documents if no document is
 to be read with topics estimated from it. `MixturePass` does the same where a document has a single topic.
 `CompletionPass` measures how well shares inferred from one half of a document's words predict the other half.
 """
@@ -22,74 +22,12 @@ from distmom.corpus.block import csr_from_parts
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.state import Columns
 from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.document_shares import SHORT, Counts, GivenTopics, document_shares, mixture_shares
 from distmom.moments.halves import half_counts
 from distmom.moments.kernels import row_sums, scatter
 from distmom.moments.labels import posteriors
-from distmom.moments.share_kernels import (
-    FULL_ITER,
-    FULL_TOLERANCE,
-    LEAST,
-    MAX_ITER,
-    TOLERANCE,
-    find_collapsed,
-    find_shares,
-    log_likelihood,
-    row_totals,
-)
+from distmom.moments.share_kernels import log_likelihood, row_totals
 from distmom.moments.weighting import row_weights
-
-
-def document_shares(
-    words: csr_array,
-    topics: np.ndarray,
-    unigram: np.ndarray,
-    smoothing: float,
-    alpha: np.ndarray,
-    *,
-    how: str,
-    start: np.ndarray | None = None,
-    n_iter: int = FULL_ITER,
-    tolerance: float = FULL_TOLERANCE,
-    own: np.ndarray | None = None,
-    totals: np.ndarray | None = None,
-    out: np.ndarray | None = None,
-) -> tuple[np.ndarray, float]:
-    """Find the shares of topics in documents.
-
-    Parameters
-    ----------
-    words : csr_array of shape (n, d)
-        Counts.
-    topics, unigram, smoothing, alpha, n_iter, tolerance
-        As in `distmom.moments.share_kernels.find_shares`.
-    how : {"em", "vb", "cvb"}
-        Shares of largest posterior, variational Bayes, or collapsed variational Bayes.
-    start : ndarray of shape (n, k), optional
-        Initial shares; even shares by default.
-    own : ndarray of shape (n,), optional
-        Weight of each document in the counts; 1 by default.
-    totals : ndarray of shape (k,), optional
-    out : ndarray of shape (d, k), optional
-        Counts, as in `distmom.moments.share_kernels.find_shares`; not added up by default.
-
-    Returns
-    -------
-    shares : ndarray of shape (n, k)
-        Of the type of the topics.
-    likelihood : float
-        Log-likelihood of the documents, if counts are added up.
-    """
-    n, k = words.shape[0], topics.shape[1]
-    shares = np.full((n, k), 1.0 / max(1, k), topics.dtype) if start is None else start.copy()
-    topics = np.ascontiguousarray(topics)
-    given = (words.indptr, words.indices, words.data.astype(np.float64), topics, unigram, smoothing, alpha)
-    added = (
-        np.ones(n) if own is None else own, shares, np.zeros(k) if totals is None else totals,
-        np.zeros((0, k), topics.dtype) if out is None else out,
-    )  # fmt: skip
-    if how == "cvb":
-        return shares, find_collapsed(*given, n_iter, tolerance, *added)
-    return shares, find_shares(*given, how == "vb", n_iter, tolerance, *added)
 
 
 def folds_of(words: csr_array, n_folds: int) -> np.ndarray:
@@ -132,12 +70,11 @@ class TopicsPass(Pass):
     def working_bytes(self, n_rows: int) -> int:
         return 3 * 8 * n_rows * self.n_topics
 
-    def _frequency(self) -> np.ndarray:
-        return np.asarray(self.unigram).reshape(-1)
-
-    def _matrix(self, part: int = 0) -> np.ndarray:
+    def given(self, part: int = 0) -> GivenTopics:
+        """Return the topics, or one of their slabs of columns, as shares are inferred with them."""
         matrix = self.topics.parts[part] if isinstance(self.topics, Columns) else self.topics
-        return np.ascontiguousarray(matrix)
+        frequency = np.asarray(self.unigram).reshape(-1)
+        return GivenTopics(np.ascontiguousarray(matrix), frequency, self.smoothing, self.alpha)
 
 
 @dataclass(frozen=True)
@@ -214,14 +151,17 @@ class RefinePass(TopicsPass):
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         words, own = block.words, row_weights(block)
         begin, lengths = rows.get("shares"), row_totals(words.indptr, words.data)
-        shares = np.empty((words.shape[0], self.n_topics), self._matrix().dtype)
+        shares = np.empty((words.shape[0], self.n_topics), self.given().topics.dtype)
         for fold, (mine, read) in enumerate(self._folds(words)):
             counts = sums[f"counts{fold}"]
             shares[mine], likelihood = document_shares(
-                read, self._matrix(fold), self._frequency(), self.smoothing, self.alpha, how=self.how,
-                start=None if begin is None else begin[mine], n_iter=MAX_ITER, tolerance=TOLERANCE, own=own[mine],
-                totals=sums["totals"][fold], out=counts.single,
-            )  # fmt: skip
+                read,
+                self.given(fold),
+                how=self.how,
+                start=None if begin is None else begin[mine],
+                iteration=SHORT,
+                counts=Counts(own[mine], sums["totals"][fold], counts.single),
+            )
             counts.settle()
             sums["log_likelihood"] += likelihood
         if self.how == "vb":
@@ -287,32 +227,6 @@ class MixturePass(Pass):
         return None
 
 
-def mixture_shares(
-    block: Block, topics: np.ndarray, unigram: np.ndarray, smoothing: float, weights: np.ndarray
-) -> np.ndarray:
-    """Return the probabilities of the topics of documents with a single topic each, (n, k) float32.
-
-    Parameters
-    ----------
-    block : Block
-    topics : ndarray of shape (d, k)
-        Columns are word probabilities.
-    unigram : ndarray of shape (d,)
-        Word probabilities of the corpus, mixed into every topic with weight ``smoothing``.
-    smoothing : float
-    weights : ndarray of shape (k,)
-        Probabilities of the topics.
-    """
-    words = block.words
-    used, columns = np.unique(words.indices, return_inverse=True)
-    mixed = (1.0 - smoothing) * np.asarray(topics[used]) + smoothing * unigram[used, None]
-    shape = (block.n_documents, len(used))
-    own = csr_from_parts(words.data, columns.astype(np.int32), words.indptr, shape)
-    logs = np.log(np.maximum(mixed, LEAST)).astype(np.float32)
-    log_weights = np.log(np.maximum(weights, LEAST))
-    return posteriors(replace(block, words=own), logs, log_weights, counts=True)[0].astype(np.float32)
-
-
 @dataclass(frozen=True)
 class CompletionPass(TopicsPass):
     """Predict one half of every document's positions from the other.
@@ -345,7 +259,7 @@ class CompletionPass(TopicsPass):
         }  # fmt: skip
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
-        words, topics = block.words, self._matrix()
+        words, given = block.words, self.given()
         first = np.empty(words.nnz)
         half_counts(words.indptr, words.indices, words.data, np.uint64(self.seed), first)
         second = words.data - first
@@ -356,14 +270,19 @@ class CompletionPass(TopicsPass):
         for j, total in enumerate(self.alpha_sums):
             if self.mixture:
                 of_half = replace(block, words=half)
-                shares = mixture_shares(of_half, topics, self._frequency(), self.smoothing, self.alpha)
+                shares = mixture_shares(of_half, given)
             else:
                 # The shares with one sum are close to those with the next.
-                shares, _ = document_shares(
-                    half, topics, self._frequency(), self.smoothing, total * proportions, how="em", start=shares
-                )  # fmt: skip
+                trial = replace(given, alpha=total * proportions)
+                shares, _ = document_shares(half, trial, how="em", start=shares)
             sums["log_likelihood"][j] += log_likelihood(
-                words.indptr, words.indices, second * own, topics, self._frequency(), self.smoothing, shares
+                words.indptr,
+                words.indices,
+                second * own,
+                given.topics,
+                given.unigram,
+                given.smoothing,
+                shares,
             )
         sums["tokens"] += (second * own).sum()
         sums["documents"] += row_weights(block).sum()

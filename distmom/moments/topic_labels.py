@@ -9,8 +9,8 @@ import numpy as np
 from distmom.corpus import Block
 from distmom.engine.passes import Rows
 from distmom.engine.sums import Sums, SumSpec
-from distmom.moments.share_kernels import MAX_ITER, TOLERANCE
-from distmom.moments.shares import TopicsPass, document_shares
+from distmom.moments.document_shares import SHORT, document_shares
+from distmom.moments.shares import TopicsPass
 from distmom.moments.sketching import scatter_rows
 from distmom.moments.weighting import row_weights
 
@@ -42,9 +42,8 @@ class TopicLabelsPass(TopicsPass):
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> None:
         shares, _ = document_shares(
-            block.words, self._matrix(), self._frequency(), self.smoothing, self.alpha, how=self.how,
-            start=rows.get("shares"), n_iter=MAX_ITER, tolerance=TOLERANCE,
-        )  # fmt: skip
+            block.words, self.given(), how=self.how, start=rows.get("shares"), iteration=SHORT
+        )
         weighted = shares * row_weights(block)[:, None].astype(np.float64)
         counts = sums["labels"]
         scatter_rows(block.labels.indptr, block.labels.indices, weighted, counts.single)

@@ -13,8 +13,7 @@ from distmom.errors import UsageError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import corpus_topics
 from distmom.models.multilabel.corpus_topics import default_topics
-from distmom.moments.share_kernels import MAX_ITER, TOLERANCE
-from distmom.moments.shares import document_shares
+from distmom.moments.document_shares import SHORT, GivenTopics, document_shares
 from distmom.moments.topic_labels import TopicLabelsPass
 
 K, N_OWN, N_COMMON = 3, 12, 4
@@ -99,7 +98,7 @@ def test_pass_adds_shares_to_labels():
     sums = pass_.zero()
     pass_.add(sums, block, {})
     shares, _ = document_shares(
-        block.words, topics, unigram, 0.01, alpha, how="em", n_iter=MAX_ITER, tolerance=TOLERANCE
+        block.words, GivenTopics(topics, unigram, 0.01, alpha), how="em", iteration=SHORT
     )
     assert_allclose(sums["labels"].dense(), Y.T @ shares, rtol=1e-5)
 

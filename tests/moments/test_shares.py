@@ -12,9 +12,10 @@ from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import open_engine
 from distmom.engine.state import Columns
 from distmom.engine.tall import TallSum
+from distmom.moments.document_shares import GivenTopics, mixture_shares
 from distmom.moments.halves import half_counts
 from distmom.moments.share_kernels import find_collapsed, find_shares, log_likelihood
-from distmom.moments.shares import CompletionPass, MixturePass, RefinePass, folds_of, mixture_shares
+from distmom.moments.shares import CompletionPass, MixturePass, RefinePass, folds_of
 
 #: topics of the documents below: more than fit into one vector of lanes, and no multiple of them
 K = 11
@@ -348,6 +349,7 @@ def test_completion_is_the_likelihood_of_second_halves(documents, mixture):
 def test_mixture_shares_are_posteriors_of_counts(documents):
     X, topics, unigram = documents
     weights = ALPHA
-    found = mixture_shares(Block(X, csr_array((31, 0), dtype=np.uint8), 0), topics, unigram, 0.2, weights)
+    block = Block(X, csr_array((31, 0), dtype=np.uint8), 0)
+    found = mixture_shares(block, GivenTopics(topics, unigram, 0.2, weights))
     joint = X.toarray() @ np.log(0.8 * topics + 0.2 * unigram[:, None]) + np.log(weights)
     assert_allclose(found, np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True)), atol=1e-5)

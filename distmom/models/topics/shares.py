@@ -11,9 +11,9 @@ import numpy as np
 from distmom.corpus import Block
 from distmom.engine import StoredArray
 from distmom.models.topics.refine import COMPLETION_SMOOTHING
+from distmom.moments.document_shares import GivenTopics, document_shares, mixture_shares
 from distmom.moments.kernels import gather
 from distmom.moments.share_kernels import LEAST
-from distmom.moments.shares import document_shares, mixture_shares
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class DocumentReader:
         """Return the shares of the topics, (n_documents, k) float32; rows sum to one."""
         words = block.words
         if self.method == "mixture":
-            return mixture_shares(block, self.matrix, self.unigram, COMPLETION_SMOOTHING, self.prior)
+            return mixture_shares(block, self._given())
         if self.method == "fast":
             shares = np.maximum(gather(words.indptr, words.indices, words.data, self.matrix), 0.0)
             total = shares.sum(axis=1, keepdims=True)
             even = np.asarray(self.prior / np.sum(self.prior), np.float32)
             return np.asarray(np.where(total > 0.0, shares / np.maximum(total, LEAST), even))
-        shares, _ = document_shares(
-            words, self.matrix, self.unigram, COMPLETION_SMOOTHING, self.prior, how="vb"
-        )
-        return shares
+        return document_shares(words, self._given(), how="vb")[0]
+
+    def _given(self) -> GivenTopics:
+        return GivenTopics(self.matrix, self.unigram, COMPLETION_SMOOTHING, self.prior)
 
 
 def least_squares_matrix(topics: np.ndarray, unigram: np.ndarray) -> np.ndarray:
