@@ -69,12 +69,26 @@ class Engine:
     timings: list[Timing] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    @property
+    def _holding(self) -> Holding:
         in_process = isinstance(self.executor, InProcess)
-        holding = Holding(in_process, self.directory.durable, self.memory_limit)
-        self._maps = Maps(self.directory, self.executor, holding, self.spent)
-        self._scans = Scans(
-            self.corpus, self.directory, self.executor, self.memory_limit, holding, self.observer, self.spent
+        return Holding(in_process, self.directory.durable, self.memory_limit)
+
+    @property
+    def _maps(self) -> Maps:
+        return Maps(self.directory, self.executor, self._holding, self.spent)
+
+    @property
+    def _scans(self) -> Scans:
+        # Made for every use, as the corpus may be replaced by one whose arrays are stored.
+        return Scans(
+            self.corpus,
+            self.directory,
+            self.executor,
+            self.memory_limit,
+            self._holding,
+            self.observer,
+            self.spent,
         )
 
     @property

@@ -275,6 +275,15 @@ def test_a_run_is_held_by_one_process(tmp_path):
     ]
 
 
+def test_an_engine_whose_corpus_is_replaced_reads_the_new_one():
+    corpus, other = random_corpus(40, 5, seed=0), random_corpus(40, 5, seed=1)
+    with open_engine(corpus) as engine:
+        engine.corpus = other
+        found = engine.run(CountPass(5)).sums["words"]
+    with open_engine(other) as engine:
+        np.testing.assert_array_equal(found, engine.run(CountPass(5)).sums["words"])
+
+
 def test_a_temporary_directory_that_cannot_be_removed_is_reported(tmp_path, monkeypatch, caplog):
     def fails(path, **options):
         raise OSError(errno.EIO, "the disk fails", path)
