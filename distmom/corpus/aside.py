@@ -53,12 +53,14 @@ def remove_temporary(directory: Path, target: Path | None = None) -> None:
     target : Path, optional
         The path beside which it was made, for which `remove_left` tries again; none for a directory elsewhere.
     """
-    errors: list[BaseException] = []
-    shutil.rmtree(directory, onerror=lambda function, place, error: errors.append(error[1]))
-    # Another process may have removed it, or parts of it, at the same time.
-    if errors and directory.exists():
-        then = "remove it" if target is None else f"the next command that writes to {target} removes it"
-        logger.warning("%s: the temporary directory could not be removed: %s; %s", directory, errors[0], then)
+    try:
+        shutil.rmtree(directory)
+    except OSError as error:
+        # Another process may have removed it, or parts of it, at the same time.
+        shutil.rmtree(directory, ignore_errors=True)
+        if directory.exists():
+            then = "remove it" if target is None else f"the next command that writes to {target} removes it"
+            logger.warning("%s: the temporary directory could not be removed: %s; %s", directory, error, then)
 
 
 def discard(path: Path) -> None:
