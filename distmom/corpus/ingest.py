@@ -93,8 +93,10 @@ def _format_of_text(path: str) -> str | None:
     first = lines.decode("utf-8", "replace")
     if re.fullmatch(r"\s*\d+ \d+ \d+\s*", first):
         return "xmc"
-    # Words of columns by number have colons, and labels before a text a tab.
-    is_text = any(c.isalpha() for c in first) and "\t" not in first and not re.search(r"\b\d+:\S", first)
+    # Labels before a text have a tab, and rows of numbered columns hardly anything but "7:2.5"; a text has times.
+    tokens = first.split()
+    n_entries = sum(bool(re.fullmatch(r"\d+:[-+.\deE]+", token)) for token in tokens)
+    is_text = any(c.isalpha() for c in first) and "\t" not in first and 2 * n_entries < len(tokens)
     return "lines" if is_text else None
 
 

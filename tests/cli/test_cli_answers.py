@@ -106,6 +106,7 @@ def test_topics_are_fitted_to_plain_texts(run, models, tmp_path):
     ("first", "expected"),
     [
         ("3 4 2", "xmc"), ("A title of 2 words", "lines"), ("Über Größe", "lines"), ("at 10: tea", "lines"),
+        ("tea at 3:30 or 4:15pm", "lines"), ("fish 1:2 3:4e-1", None),
         ("fish,seas\ta text", None), ("0,1 3:0.5 4:1", None), ("17 1:2", None), ("12", None), ("", "lines"),
     ],
 )  # fmt: skip
