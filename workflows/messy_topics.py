@@ -1,13 +1,14 @@
 """Compare settings of topic models, and other systems, on clean and on messy texts, in one table.
 
 DATA is a folder with the corpora kos, yso-finna-en and ungdc; its folder labels has the texts of reuters,
-newsgroups and goemotions. ``--texts FOLDER`` has those of debian, as written by `debian_packages`, and those of
-foldoc, manuals and wordnet, as written by `debian_texts`. A fifth of the documents is held out, chosen by the
-seed. All topics are evaluated as in `benchmark_topics`: perplexity of half of the tokens of held-out documents,
-NPMI of the top 10 words in held-out documents, and diversity. Every configuration of `CONFIGURATIONS` is fitted
-to the same training documents, in this process; seconds are those of the fit, without compilation. ``--rivals``
-adds collapsed Gibbs sampling (tomotopy) and non-negative matrix factorisation (scikit-learn) with the settings of
-`run_topics`. Corpora are ingested once, into OUT.
+newsgroups and goemotions. ``--texts FOLDER`` has those of debian, as written by `debian_packages`, those of
+foldoc, manuals and wordnet, as written by `debian_texts`, and mail and snippets, as written by `mood_texts`. A
+fifth of the documents is held out, chosen by the seed. All topics are evaluated as in `benchmark_topics`:
+perplexity of half of the tokens of held-out documents, NPMI of the top 10 words in held-out documents, and
+diversity. Every configuration of `CONFIGURATIONS` is fitted to the same training documents, in this process;
+seconds are those of the fit, without compilation. ``--rivals`` adds collapsed Gibbs sampling (tomotopy) and
+non-negative matrix factorisation (scikit-learn) with the settings of `run_topics`. Corpora are ingested once,
+into OUT.
 
 Example::
 
@@ -84,7 +85,7 @@ def _ingested(name: str, folders: list[Path], out: Path) -> Corpus:
 
 
 CORPORA = ("kos", "titles", "ungdc", "reuters", "newsgroups")
-FURTHER = ("debian", "foldoc", "manuals", "wordnet", "goemotions")
+FURTHER = ("debian", "foldoc", "manuals", "wordnet", "goemotions", "mail", "snippets")
 
 
 def load(name: str, folders: list[Path], out: Path, seed: int) -> Data:
