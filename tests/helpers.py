@@ -229,3 +229,10 @@ def rank_few_labels_exhaustively(monkeypatch):
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 20)
     monkeypatch.setattr(candidates, "PER_HEAD", 5)
+
+
+def population_corpus(population, lengths=(2, 3, 4)):
+    """All documents of some lengths, each length as often as the others, with their probabilities."""
+    parts = [population.enumerate(n) for n in lengths]
+    weights = np.concatenate([w for _, w in parts]) / len(parts)
+    return WeightedCorpus(vstack([c for c, _ in parts]).astype(int), None, weights, shard_documents=40)
