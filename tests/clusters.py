@@ -1,4 +1,4 @@
-"""A Dask scheduler and workers as processes of their own, as a user would start them by hand."""
+"""Dask clusters: processes of their own, as a user would start them by hand, or threads of this process."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import uuid
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from distributed import Client
+from distributed import Client, LocalCluster
 
 
 @contextmanager
@@ -89,3 +89,15 @@ def wait_until(condition, timeout_s=60.0):
         assert time.monotonic() < ends, "it did not come about in time"
         time.sleep(0.05)
     return found
+
+
+@contextmanager
+def threads(n_workers=1):
+    """A cluster whose workers are threads of this process."""
+    with (
+        LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=":0"
+        ) as local,
+        Client(local, set_as_default=False) as client,
+    ):
+        yield local, client
