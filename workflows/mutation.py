@@ -54,11 +54,15 @@ TESTS = {
     ],
     "distmom/linalg/post.py": [
         "tests/linalg/test_post.py",
-        "tests/linalg/test_decompose.py::test_all_spurious_eigenvectors_are_distinguished_from_components",
+        "tests/linalg/test_power_method.py::test_all_spurious_eigenvectors_are_distinguished_from_components",
         "tests/linalg/test_decompose.py::test_polar_factor_is_the_nearest_orthonormal_matrix",
         "tests/linalg/test_decompose.py::test_bad_input_is_named",
     ],
-    "distmom/linalg/decompose.py": ["tests/linalg/test_decompose.py"],
+    "distmom/linalg/decompose.py": [
+        "tests/linalg/test_decompose.py",
+        "tests/linalg/test_decompose_errors.py",
+        "tests/linalg/test_power_method.py",
+    ],
 }
 #: operators of Cosmic Ray with uninformative mutants
 EXCLUDED = re.compile(

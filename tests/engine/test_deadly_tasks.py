@@ -9,14 +9,7 @@ from pathlib import Path
 import dask
 import pytest
 
-from distmom.engine import (
-    InProcess,
-    Pass,
-    SumSpec,
-    open_engine,
-    open_executor,
-    plan,
-)
+from distmom.engine import InProcess, Pass, SumSpec, open_engine, open_executor, plan
 from distmom.errors import ClusterError, WorkersLostError
 from distmom.moments.words import WordSketchPass
 

@@ -18,12 +18,7 @@ from distmom.cli.main import main
 from distmom.corpus import ingest, open_corpus
 from distmom.corpus.lock import Lock
 from distmom.corpus.space import held_bytes, space_explained
-from distmom.engine import (
-    InProcess,
-    OnCluster,
-    RunDirectory,
-    attempts,
-)
+from distmom.engine import InProcess, OnCluster, RunDirectory, attempts
 from distmom.engine.threads import on_threads
 from distmom.errors import InputError, OutOfSpaceError, StoreError
 

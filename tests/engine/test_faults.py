@@ -18,15 +18,7 @@ from distributed.comm.core import CommClosedError
 from helpers import content
 
 from distmom.cli.main import main
-from distmom.engine import (
-    OnCluster,
-    Pass,
-    RunDirectory,
-    SumSpec,
-    open_engine,
-    open_executor,
-    watch,
-)
+from distmom.engine import OnCluster, Pass, RunDirectory, SumSpec, open_engine, open_executor, watch
 from distmom.engine.tasks import fold_group
 from distmom.errors import ClusterError
 

@@ -9,11 +9,7 @@ from numpy.testing import assert_allclose
 
 from distmom.errors import UsageError
 from distmom.linalg.anchors import divergence_weights
-from distmom.models import (
-    AnchorTopics,
-    TopicMoments,
-    load_model,
-)
+from distmom.models import AnchorTopics, TopicMoments, load_model
 from distmom.models.topics.anchors import LOSSES, grouped
 from distmom.simulate.topics import TopicPopulation
 
