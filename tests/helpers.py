@@ -1,17 +1,18 @@
-"""Corpora and populations that several tests share."""
+"""Corpora, populations and passes that several tests share."""
 
 import random
 import threading
 import time
 import tracemalloc
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array, random_array, vstack
 
 from distmom.corpus import MemoryCorpus, RowCorpus, ViewCorpus, open_corpus
+from distmom.engine import Pass, SumSpec
 from distmom.models import MultiLabelMoM
 from distmom.spectral.execute import execute
 
@@ -236,3 +237,32 @@ def population_corpus(population, lengths=(2, 3, 4)):
     parts = [population.enumerate(n) for n in lengths]
     weights = np.concatenate([w for _, w in parts]) / len(parts)
     return WeightedCorpus(vstack([c for c, _ in parts]).astype(int), None, weights, shard_documents=40)
+
+
+@dataclass(frozen=True)
+class CountPass(Pass):
+    """Counts words; sums of irrational multiples show the order of additions."""
+
+    factor: float = 1.0
+    wide: int = 0
+
+    def specs(self):
+        return {
+            "words": SumSpec((self.n_features,), by_feature=True),
+            "total": SumSpec(()),
+            "wide": SumSpec((self.wide,)),
+        }
+
+    def add(self, sums, block, rows):
+        lo, hi = self.slab.start, self.slab.stop
+        sums["words"] += np.asarray(block.words[:, lo:hi].sum(axis=0)).ravel() * self.factor
+        sums["total"] += np.sqrt(block.words.sum() + 0.1) * self.factor
+        stored = {"length": np.asarray(block.words.sum(axis=1)).ravel().astype(float)}
+        if "length" in rows:
+            stored["twice"] = rows["length"] * 2
+        return stored
+
+
+def count(corpus, **options):
+    """A pass that counts the words of a corpus."""
+    return CountPass(corpus.n_words, **options)

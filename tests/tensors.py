@@ -7,7 +7,7 @@ from distmom.linalg import compose, operator_norm_bounds, symmetrise
 
 
 def orthogonal_tensor(k, low=1.0, high=4.0, seed=0):
-    """Return a tensor with orthonormal components, its eigenvalues from ``low`` to ``high``, and the components."""
+    """Return a tensor with orthonormal components V, its eigenvalues from ``low`` to ``high``, and V."""
     rng = np.random.default_rng(seed)
     V = np.linalg.qr(rng.standard_normal((k, k)))[0]
     lam = np.linspace(low, high, k)
