@@ -66,11 +66,15 @@ def planted_corpus(n=3000, d=300, n_labels=30, k=6, seed=0, shard_documents=500,
     return population, documents, MemoryCorpus(X, (Y > 0).astype(int), shard_documents=shard_documents)
 
 
-def planted_matrices():
-    """Words and labels of a small planted corpus."""
-    corpus = planted_corpus(1500, d=120, n_labels=12, k=4, shard_documents=300)[2]
+def matrices(corpus):
+    """Words and labels of all documents of a corpus."""
     blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
     return vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
+
+
+def planted_matrices():
+    """Words and labels of a small planted corpus."""
+    return matrices(planted_corpus(1500, d=120, n_labels=12, k=4, shard_documents=300)[2])
 
 
 class WeightedViews(ViewCorpus):
@@ -266,3 +270,8 @@ class CountPass(Pass):
 def count(corpus, **options):
     """A pass that counts the words of a corpus."""
     return CountPass(corpus.n_words, **options)
+
+
+def bits(model, X):
+    """Scores of all labels, to the last bit."""
+    return model.decision_function(X).tobytes()
