@@ -22,20 +22,10 @@ from distmom.simulate.views import (
 from distmom.spectral.views import whiten_views
 
 D = 6
-
-
 RNG = np.random.default_rng(1)
-
-
 O = RNG.normal(size=(D, 3))  # noqa: E741
-
-
 NOISE = np.stack([RNG.normal(size=D), np.zeros(D)])
-
-
 NOISE[1] = -NOISE[0]
-
-
 #: no excess kurtosis
 Q4 = (3 - 3**0.5) / 6
 

@@ -32,8 +32,6 @@ from distmom.moments.ica import (
 from distmom.simulate.sources import SourcePopulation, symmetric_law
 
 KURTOSES = (5.0, -2.0, 1.5)
-
-
 SAME_SIGN = (5.0, 3.0, 1.5)
 
 
