@@ -4,8 +4,6 @@ import json
 import os
 import pickle
 import shutil
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +15,10 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays, open_corpus
-from distmom.corpus.arrays import encode_matrices
-from distmom.corpus.commit import (
-    commit_directory,
-    put_directory,
-    replace_directory,
-    restore_replaced,
-    write_atomic,
-)
+from distmom.corpus.commit import restore_replaced
 from distmom.corpus.manifest import CORPUS, parse_manifest
 from distmom.corpus.names import number_lines
-from distmom.corpus.records import dump_json
-from distmom.corpus.shard import column_sums, describe
-from distmom.corpus.storage import LocalStorage
-from distmom.corpus.store import read_block
+from distmom.corpus.shard import column_sums
 from distmom.errors import InputError, StoreError, UsageError
 
 
@@ -145,23 +133,6 @@ def test_anndata_reads_the_words(corpus):
     assert np.array_equal(words.toarray(), matrices()[0][20:40])
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0, 2.0**31])
-def test_values_are_validated(tmp_path, value):
-    X = np.ones((3, 2))
-    X[1, 1] = value
-    for make in (lambda: MemoryCorpus(X), lambda: from_arrays(tmp_path / "x", X)):
-        with pytest.raises(InputError, match="row 1, column 1"):
-            make()
-    assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize("names", [["a", "a"], ["a", "b\n"], ["a", ""], ["a"], ["a", "\ud800"], ["a", 3]])
-def test_names_are_validated(tmp_path, names):
-    with pytest.raises(InputError):
-        from_arrays(tmp_path / "x", np.ones((3, 2)), vocabulary=names)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_numbers_as_names(tmp_path):
     for n in (0, 1, 9, 10, 11, 100, 12_345):
         assert number_lines(n) == "".join(f"{i}\n" for i in range(n)).encode()
@@ -265,59 +236,6 @@ def test_manifest_of_wrong_types_or_version(corpus):
         parse_manifest("m", edited.encode())
 
 
-def csr(data, indices, indptr, shape):
-    matrix = sparse.csr_array(shape, dtype=np.asarray(data).dtype)
-    matrix.data, matrix.indices, matrix.indptr = (
-        np.asarray(data),
-        np.asarray(indices, np.int32),
-        np.asarray(indptr, np.int64),
-    )
-    return matrix
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (csr(np.ones(2, "i4"), [0, 1], [1, 1, 2], (2, 3)), "start at 0"),
-        (csr(np.ones(2, "i4"), [0, 1], [0, 2, 1], (2, 3)), "do not decrease"),
-        (csr(np.ones(2, "i4"), [0, 1], [0, 1, 3], (2, 3)), "last offset"),
-        (csr(np.ones(2, "i4"), [0, 3], [0, 1, 2], (2, 3)), "columns from 0 to 2"),
-        (csr(np.ones(2, "i4"), [0, -1], [0, 1, 2], (2, 3)), "columns from 0 to 2"),
-        (csr(np.ones(2, "i4"), [1, 1], [0, 2, 2], (2, 3)), "row 0: expected increasing"),
-        (csr(np.ones(2, "i4"), [2, 1], [0, 0, 2], (2, 3)), "row 1: expected increasing"),
-        (csr(-np.ones(2, "i4"), [0, 1], [0, 1, 2], (2, 3)), "non-negative"),
-        (csr(np.array([1, np.nan], "f4"), [0, 1], [0, 1, 2], (2, 3)), "type: expected int32"),
-        (csr(np.ones(2, "i4"), [0, 1], [0, 2], (1, 3)), "shape: expected"),
-    ],
-)
-def test_structure_of_a_shard_is_checked(tmp_path, words, message):
-    """The digests of the files match, but their content is not a CSR matrix."""
-    labels = sparse.csr_array((2, 1), dtype=np.uint8)
-    files = encode_matrices({"words": words, "labels": labels})
-    record = {"n_documents": 2, "nnz_words": 2, "nnz_labels": 0, "files": describe(files)}
-    content = dump_json(record)
-    place = tmp_path / "shards" / "s00000"
-    for key, value in {**files, "shard.json": content}.items():
-        (place / key).parent.mkdir(parents=True, exist_ok=True)
-        (place / key).write_bytes(value)
-    from distmom.corpus import ShardInfo
-
-    info = ShardInfo("s00000", 0, 2, 2, 0, describe({"x": content})["x"]["sha256"])
-    with pytest.raises(StoreError, match=message):
-        read_block(LocalStorage(str(tmp_path)), info, (3, 1), "counts")
-
-
-def test_nan_weights_are_refused_on_reading(tmp_path):
-    from distmom.corpus.arrays import decode_matrix
-
-    files = encode_matrices({"words": csr(np.array([1, np.nan], "f4"), [0, 1], [0, 1, 2], (2, 3))})
-    with pytest.raises(StoreError, match="finite"):
-        decode_matrix("place", files, "words", (2, 3), "float32")
-    del files["words/data/c/0"]
-    with pytest.raises(StoreError, match="expected a chunk"):
-        decode_matrix("place", files, "words", (2, 3), "float32")
-
-
 def test_not_a_corpus(tmp_path):
     with pytest.raises(UsageError, match="no such directory"):
         open_corpus(tmp_path / "nowhere")
@@ -383,118 +301,3 @@ def test_interrupted_replacement_is_undone(corpus, name):
     assert open_corpus(corpus.path).digest == corpus.digest
     assert other.read_text() == "another"
     other.unlink()
-
-
-@pytest.mark.parametrize("restores", [False, True])
-def test_of_many_that_replace_a_directory_one_at_least_succeeds_and_all_others_are_refused(
-    tmp_path, restores
-):
-    """Also if a process restores what it takes to be left."""
-    final, n_writers, n_refused = tmp_path / "final", 8, 0
-    write_tree("0", final)
-
-    def replace(number):
-        barrier.wait()
-        if restores and number == 0:
-            restore_replaced(final)
-            return None
-        try:
-            put_directory(tmp_path / str(number), final, overwrite=True)
-        except UsageError as error:
-            return error
-        return None
-
-    with ThreadPoolExecutor(n_writers) as pool:
-        for turn in range(60):
-            barrier = threading.Barrier(n_writers)
-            contents = [f"{turn}-{number}" for number in range(n_writers)]
-            for number, content in enumerate(contents):
-                write_tree(content, tmp_path / str(number))
-            errors = list(pool.map(replace, range(n_writers)))
-            refused = [error for error in errors if error is not None]
-            n_refused += len(refused)
-            assert all("another process" in str(error) for error in refused)
-            found = {path.name: path.read_text() for path in final.iterdir()}
-            assert found.keys() == {"a", "b"}
-            assert len(set(found.values())) == 1
-            won = [content for content, error in zip(contents, errors, strict=True) if error is None]
-            assert found["a"] in won[restores:]
-            for number in range(n_writers):
-                shutil.rmtree(tmp_path / str(number), ignore_errors=True)
-            assert [path.name for path in tmp_path.iterdir()] == ["final"]
-    # Otherwise nothing was raced.
-    assert n_refused > 0
-
-
-def test_a_directory_that_is_restored_while_it_is_replaced_is_replaced(tmp_path, monkeypatch):
-    """A reader takes the old directory to be left between the two renames of a writer, as often as it looks."""
-    write_tree("old", tmp_path / "final")
-    write_tree("new", tmp_path / "new")
-    rename, n_restored = os.rename, 0
-
-    def watched(source, target):
-        nonlocal n_restored
-        rename(source, target)
-        if source == tmp_path / "final" and n_restored < 3:
-            n_restored += 1
-            with monkeypatch.context() as change:
-                change.setattr(os, "rename", rename)
-                restore_replaced(tmp_path / "final")
-
-    monkeypatch.setattr(os, "rename", watched)
-    replace_directory(tmp_path / "new", tmp_path / "final", is_synced=True)
-    assert n_restored == 3
-    assert (tmp_path / "final" / "a").read_text() == "new"
-    assert [path.name for path in tmp_path.iterdir()] == ["final"]
-
-
-def write_tree(content, place):
-    place.mkdir()
-    for name in "ab":
-        (place / name).write_text(content)
-
-
-def test_a_replacement_that_fails_puts_the_old_directory_back(tmp_path):
-    write_tree("old", tmp_path / "final")
-    with pytest.raises(FileNotFoundError):
-        replace_directory(tmp_path / "none", tmp_path / "final", is_synced=True)
-    assert (tmp_path / "final" / "a").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["final"]
-
-
-def test_write_atomic_keeps_the_old_content(tmp_path):
-    path = tmp_path / "file"
-    write_atomic(path, b"old")
-
-    def breaks_off(stream):
-        stream.write(b"new")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_atomic(path, breaks_off)
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("seen", [True, False])
-def test_put_directory_replaces_on_request_only(tmp_path, monkeypatch, seen):
-    """Nor does it replace a directory that appears between its look and the renaming."""
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text(name)
-    with monkeypatch.context() as change:
-        if not seen:
-            change.setattr(os.path, "lexists", lambda path: False)
-        with pytest.raises(UsageError, match="b: another process has written there meanwhile"):
-            put_directory(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b" / "file").read_text() == "b"
-    put_directory(tmp_path / "a", tmp_path / "b", overwrite=True)
-    assert (tmp_path / "b" / "file").read_text() == "a"
-    assert [path.name for path in tmp_path.iterdir()] == ["b"]
-
-
-def test_commit_directory_never_replaces(tmp_path):
-    for name in "ab":
-        (tmp_path / name).mkdir()
-    with pytest.raises(StoreError, match="already exists"):
-        commit_directory(tmp_path / "a", tmp_path / "b")
