@@ -275,3 +275,20 @@ def count(corpus, **options):
 def bits(model, X):
     """Scores of all labels, to the last bit."""
     return model.decision_function(X).tobytes()
+
+
+def write(path, text):
+    """Write a text to a file; return its path."""
+    path.write_text(text)
+    return path
+
+
+def lines(out):
+    """Labels and probabilities of every document of written predictions."""
+    header, *rest = (out / "predictions.tsv").read_text(encoding="utf-8").splitlines()
+    assert header == "id\tlabel\tprobability"
+    found = {text: [] for text in (out / "ids.txt").read_text(encoding="utf-8").splitlines()}
+    for line in rest:
+        text, label, score = line.split("\t")
+        found[text].append((label, float(score)))
+    return list(found.values())
