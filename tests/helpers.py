@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array, random_array, vstack
 
-from distmom.corpus import MemoryCorpus, RowCorpus, ViewCorpus, open_corpus
+from distmom.corpus import MemoryCorpus, RowCorpus, ViewCorpus, ingest, open_corpus
 from distmom.engine import Pass, SumSpec
 from distmom.models import MultiLabelMoM
 from distmom.spectral.execute import execute
@@ -292,3 +292,10 @@ def lines(out):
         text, label, score = line.split("\t")
         found[text].append((label, float(score)))
     return list(found.values())
+
+
+def make(tmp_path, content, name="data.xmc.txt", **options):
+    """Ingest a file of some content; return the corpus."""
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return ingest(path, tmp_path / "corpus", overwrite=True, **options)
