@@ -1,4 +1,4 @@
-"""Topics of exact populations come back, and errors of samples fall, from moments of the words that suffice."""
+"""Topics by moments: exact populations, errors of samples, and the words and documents that moments take."""
 
 from dataclasses import replace
 from itertools import product
