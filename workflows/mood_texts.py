@@ -54,9 +54,10 @@ def members(archive: IO[bytes]) -> Iterator[tuple[str, bytes]]:
 
 def rated(content: bytes) -> Iterator[tuple[str, float]]:
     """Yield texts and ratings of lines ``number<TAB>rating<TAB>text``."""
-    for line in content.decode("utf-8", "replace").splitlines():
-        _, rating, text = line.split("\t", 2)
-        yield text, float(rating)
+    for line in content.decode("utf-8", "replace").split("\n"):
+        if line.strip():
+            _, rating, text = line.rstrip("\r").split("\t", 2)
+            yield text, float(rating)
 
 
 def mood(rating: float) -> str:

@@ -58,9 +58,23 @@ def remove_temporary(directory: Path, target: Path | None = None) -> None:
     except OSError as error:
         # Another process may have removed it, or parts of it, at the same time.
         shutil.rmtree(directory, ignore_errors=True)
-        if directory.exists():
-            then = "remove it" if target is None else f"the next command that writes to {target} removes it"
-            logger.warning("%s: the temporary directory could not be removed: %s; %s", directory, error, then)
+        if not _is_gone(directory):
+            then = "remove it" if target is None else f"the next command that writes to {target} tries again"
+            reason = error.strerror or error
+            logger.warning(
+                "%s: the temporary directory could not be removed: %s; %s", directory, reason, then
+            )
+
+
+def _is_gone(path: Path) -> bool:
+    """Return whether there is nothing at a path, as far as a disk that fails can be asked."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def discard(path: Path) -> None:
@@ -72,9 +86,10 @@ def discard(path: Path) -> None:
     try:
         os.rename(path, aside)
     except OSError:
-        # A mount, or a directory in one that cannot be written to.
-        aside = path
-    remove_temporary(aside, path)
+        # A mount, or a directory in one that cannot be written to: it stays, without what is in it.
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        remove_temporary(aside, path)
 
 
 def _named(target: Path) -> Path:

@@ -93,10 +93,13 @@ def _format_of_text(path: str) -> str | None:
     first = lines.decode("utf-8", "replace")
     if re.fullmatch(r"\s*\d+ \d+ \d+\s*", first):
         return "xmc"
-    # Labels before a text have a tab, and rows of numbered columns hardly anything but "7:2.5"; a text has times.
-    tokens = first.split()
-    n_entries = sum(bool(re.fullmatch(r"\d+:[-+.\deE]+", token)) for token in tokens)
-    is_text = any(c.isalpha() for c in first) and "\t" not in first and 2 * n_entries < len(tokens)
+    # A row of numbered columns has entries such as 7:2.5, after one field of labels at most and up to a comment.
+    # In a text, other words stand beside a time such as 3:30. Labels before a text have a tab.
+    fields = first.partition("#")[0].split()
+    is_row = any(re.match(r"\d+:\S", field) for field in fields) and all(
+        re.match(r"(\d+|qid):\S", field) for field in fields[1:]
+    )
+    is_text = any(c.isalpha() for c in first) and "\t" not in first and not is_row
     return "lines" if is_text else None
 
 

@@ -117,11 +117,11 @@ class RunDirectory:
         """
         with leased(self.path, durable=self.durable, interrupt=interrupt) as lease:
             self.partials.take_over(lease.epoch)
-            lease.check()
-            for name in ("states", "passes", "rows"):
-                remove_unfinished(self.path / name)
-            self.lease = lease
             try:
+                lease.check()
+                for name in ("states", "passes", "rows"):
+                    remove_unfinished(self.path / name)
+                self.lease = lease
                 yield self
                 self.partials.keep_none()
             finally:

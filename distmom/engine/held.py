@@ -29,7 +29,7 @@ def may_hold(n_bytes: int, most: int, memory_limit: int | None) -> bool:
 
 @dataclass(frozen=True)
 class Holding:
-    """Decides which arrays that tasks make are held in memory.
+    """Decides which arrays made by tasks stay in memory.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Holding:
         return self.in_process and may_hold(n_bytes, HELD_SUM_BYTES, self.memory_limit)
 
     def holds_states(self, n_bytes: int) -> bool:
-        """Return whether arrays or rows that later passes read are held: only in a run that is not resumed."""
+        """Return whether arrays that later passes read stay in memory: only in a run that cannot be resumed."""
         held = self.in_process and not self.durable
         return held and may_hold(n_bytes, HELD_STATE_BYTES, self.memory_limit)
 

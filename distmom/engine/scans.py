@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Scans:
-    """Adds up the documents of a corpus, without commits.
+    """Adds up the documents of a corpus; commits nothing.
 
     Attributes
     ----------

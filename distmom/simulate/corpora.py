@@ -127,7 +127,7 @@ def _is_planted(path: Any) -> bool:
 
 
 def _differing(corpus: Corpus, parameters: dict[str, Any], shard_documents: int) -> str:
-    """Return which parameters of a planted corpus are others than were asked for; an empty text if none are."""
+    """Return in which parameters a planted corpus differs from those asked for, as text; empty if in none."""
     asked = {**parameters, "shard_documents": shard_documents}
     of_shard = corpus.shards[0].n_documents
     if len(corpus.shards) == 1:

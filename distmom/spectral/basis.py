@@ -146,8 +146,8 @@ def _next_basis(
     """
     if not float(tallies.sums["mass"]) > 0.0:
         raise NumericalError(
-            "no document is long enough for the moments: triples of words need 3 in a document, "
-            "quadruples need 4, pairs alone, as for anchor words, need 2"
+            "no document is long enough for the moments: pairs of words, which suffice for anchor words, need "
+            "documents of 2 words, triples need 3, quadruples need 4"
         )
     trace = None if n_signals is None else float(tallies.sums["squares"])
     if trace == 0.0:

@@ -106,7 +106,9 @@ def test_topics_are_fitted_to_plain_texts(run, models, tmp_path):
     ("first", "expected"),
     [
         ("3 4 2", "xmc"), ("A title of 2 words", "lines"), ("Über Größe", "lines"), ("at 10: tea", "lines"),
-        ("tea at 3:30 or 4:15pm", "lines"), ("fish 1:2 3:4e-1", None),
+        ("tea at 3:30 or 4:15pm", "lines"), ("3:30 am", "lines"), ("tea #2 at 3:30", "lines"), ("At 3:30", None),
+        ("fish 1:2 3:4e-1", None), ("1 3:nan 7:inf", None), ("1 qid:3 5:0.5", None), ("1,2 12:1.5 # x y", None),
+
         ("fish,seas\ta text", None), ("0,1 3:0.5 4:1", None), ("17 1:2", None), ("12", None), ("", "lines"),
     ],
 )  # fmt: skip

@@ -83,8 +83,8 @@ def test_a_removal_that_fails_is_reported_and_tried_again_by_the_next_command(
     [kept] = tmp_path.iterdir()
     [message] = caplog.messages
     assert message == (
-        f"{kept}: the temporary directory could not be removed: [Errno 5] the disk fails: 'part'; "
-        f"the next command that writes to {place} removes it"
+        f"{kept}: the temporary directory could not be removed: the disk fails; "
+        f"the next command that writes to {place} tries again"
     )
     monkeypatch.setattr(aside, "is_alive", lambda pid, born: False)
     aside.recover(place)
@@ -92,8 +92,21 @@ def test_a_removal_that_fails_is_reported_and_tried_again_by_the_next_command(
     assert len(caplog.messages) == 1
 
 
-def test_a_directory_that_another_process_removes_at_the_same_time_is_not_reported(tmp_path, caplog):
+def test_a_directory_that_another_process_removes_at_the_same_time_is_not_reported(
+    tmp_path, monkeypatch, caplog
+):
     aside.remove_temporary(tmp_path / "gone", tmp_path / "m")
+    (place := tmp_path / "place").mkdir()
+    (place / "part").write_bytes(b"")
+
+    def removed_before(path, **options):
+        unlink(path, **options)
+        raise FileNotFoundError(errno.ENOENT, "no such file", path)
+
+    unlink = os.unlink
+    monkeypatch.setattr(os, "unlink", removed_before)
+    aside.remove_temporary(place, tmp_path / "m")
+    assert not place.exists()
     assert caplog.messages == []
 
 

@@ -222,7 +222,8 @@ def test_documents_without_four_words_are_refused():
     counts, _ = law.sample(2000, np.full(2000, 3), seed=0)
     assert len(by_moments(2, "3").fit(counts).components_) == 2
     with pytest.raises(
-        NumericalError, match=r"no document is long enough for the moments: triples .* quadruples need 4"
+        NumericalError,
+        match=r"no document is long enough for the moments: .* triples need 3, quadruples need 4",
     ):
         by_moments(2, "both").fit(counts)
 

@@ -13,6 +13,7 @@ from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import RegressionSearch, load_model
 from distmom.moments.search import ResponseMomentsPass, ResponsePairsPass, ResponseSketchPass, whole_third
 from distmom.simulate.mixtures import RegressionPopulation, draw_labels
+from distmom.spectral.basis import _cholesky_factor
 
 
 def population(d, k, seed=0, correlated=True):
@@ -108,6 +109,12 @@ def test_an_exact_population_of_uncorrelated_features_comes_back_from_a_sketch(
     for i in range(2):
         assert_is(model.search(np.linalg.pinv(true.coefs)[:, i]), true, i)
     assert_is(model.search(target=0), true, 1)
+
+
+def test_a_gram_matrix_with_a_negative_square_has_no_factor():
+    # Where a shift nearly cancels a column, rounding may leave a negative square; warnings are errors here.
+    assert _cholesky_factor(np.diag([1.0, -1e-18])) is None
+    assert_allclose(_cholesky_factor(np.diag([1.0, 4.0])), np.diag([1.0, 0.5]))
 
 
 def test_a_sketch_of_uncorrelated_features_is_as_accurate_as_their_whole_covariance():

@@ -11,7 +11,7 @@ from distmom.cli.main import main
 from distmom.corpus import RowCorpus, ingest_rows
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import SubspaceSearch, load_model
-from distmom.models.search.subspace import contracted_fourth, subspace_side
+from distmom.models.search.subspace import FoundSubspace, contracted_fourth, subspace_side
 from distmom.simulate.mixtures import SubspacePopulation
 
 
@@ -74,6 +74,15 @@ def test_a_single_row_that_is_whitened_finds_its_subspace_however_near_others_ar
         assert found.weight == pytest.approx(true.weights[i], abs=1e-10)
         squared = 5.0 / true.weights[i] ** 2
         assert_allclose(found.preferences, [3.0 * squared, squared, 0.0, 0.0], atol=1e-8)
+
+
+@pytest.mark.parametrize(("excess", "informative"), [(0.0, False), (1e-12, False), (1e-6, True)])
+def test_a_gap_that_equals_the_mismatch_up_to_rounding_does_not_exceed_it(excess, informative):
+    found = FoundSubspace(
+        basis=np.eye(3)[:, :1], spread=1.0, mismatch=2.0, weight=0.5, gap=2.0 * (1.0 + excess), noise=0.0,
+        n_rows_needed=0.0, preferences=np.array([3.0, 1.0]),
+    )  # fmt: skip
+    assert found.informative is informative
 
 
 @pytest.mark.parametrize(("n_oversamples", "n_power_iter"), [(0, 4), (4, 3)])

@@ -65,9 +65,10 @@ class SpectralLDA(TopicModel):
         default="auto", kind=int, least=0, auto=True,
     )  # fmt: skip
     orders: str = parameter(
-        "Find topics by the third moment (3), the fourth (4), or both together (both). 4 and both need "
-        "init=tensor, a number for alpha0 and documents of four words, take one or two passes more, and leave out "
-        "topics that cannot be separated beyond sampling errors.", default="3", choices=tuple(ORDERS),
+        "Find topics by the third moment (3), the fourth (4), or both together (both). 4 and both require "
+        "init=tensor, a number for alpha0 and documents of at least four words, take up to two more passes, and "
+        "leave out topics that cannot be distinguished in view of their sampling errors.",
+        default="3", choices=tuple(ORDERS),
     )  # fmt: skip
 
     def chooses_start(self, corpus: Corpus | MemoryCorpus) -> bool:
@@ -143,8 +144,9 @@ class IndependentTopics(TopicModel):
 
     orders: str = parameter(
         "Find topics by the skewness of their amounts (3), by their excess kurtosis (4), or by both together "
-        "(both). 4 and both need documents of four words, take one or two passes more, and leave out topics "
-        "that cannot be separated beyond sampling errors.", default="3", choices=tuple(ORDERS),
+        "(both). 4 and both require documents of at least four words, take up to two more passes, and leave out "
+        "topics that cannot be distinguished in view of their sampling errors.",
+        default="3", choices=tuple(ORDERS),
     )  # fmt: skip
 
     init: str = fixed("factors")

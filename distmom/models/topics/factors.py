@@ -57,9 +57,10 @@ def find_by_fourth(run: Run, moments: CommittedMoments, orders: str) -> Core:
     Raises
     ------
     InputError
-        If no document has four words.
+        If no document has four words, and the moments are those of counts.
     NumericalError
-        If the second moment carries no component, or no topic can be separated from the others.
+        If no document has four words otherwise, the second moment carries no component, or no topic can be
+        separated from the others.
     """
     settings, basis = moments.settings, moments.basis
     where = settings.decompose_on

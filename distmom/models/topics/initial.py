@@ -219,7 +219,7 @@ def _tensor_init(
         if "kurtosis" in core.diagnostics:
             of_orders.append(proportions_of_kurtosis(np.array(core.diagnostics["kurtosis"]), alpha0))
         diagnostics["proportions_disagreement"] = float(np.abs(of_orders - of_mean).max())
-        # All agree where documents follow the model; where they do not, these are much closer to the truth.
+        # All agree where documents follow the model; where they do not, the mean is the most accurate.
         shares = np.maximum(of_mean, 0.0)
     total = float(shares.sum())
     shares = shares / total if total > 0 else np.full(len(shares), 1.0 / len(shares))
