@@ -67,7 +67,8 @@ def create_array(
         name=name,
         shape=shape,
         dtype=dtype,
-        chunks=(max(1, min(shape[0], chunk_rows)), *shape[1:]),
+        # Zarr from version 3.4 on refuses chunks of size 0, also of an axis of size 0.
+        chunks=tuple(max(1, size) for size in (min(shape[0], chunk_rows), *shape[1:])),
         compressors=[ZstdCodec(level=level), Crc32cCodec()],
         config={"write_empty_chunks": True},
     )

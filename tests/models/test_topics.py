@@ -237,7 +237,7 @@ def test_anchors_need_two_words_of_a_document():
         (SpectralLDA(3, min_df=0.0, max_df=1.0), 2 * short),
     ):
         with pytest.raises(
-            NumericalError, match="no document is long enough for the moments: triples of words"
+            NumericalError, match=r"no document is long enough for the moments: .* triples need 3"
         ):
             model.fit(counts)
     assert AnchorTopics(3, min_df=0.0, max_df=1.0, max_count=None).fit(2 * short).n_components_ == 3
