@@ -20,6 +20,7 @@ from distmom.corpus.records import RecordFormat
 from distmom.corpus.space import space_explained
 from distmom.corpus.storage import is_url, place_of
 from distmom.engine import RunDirectory, epochs
+from distmom.engine.directory import FIRST_DIRECTORIES
 from distmom.engine.environment import differing, environment
 from distmom.engine.events import read_log
 from distmom.engine.reports import has_reports
@@ -309,10 +310,19 @@ def create(
         discard(path)
     begun.check_target()
     _check_same(begun)
-    known = ("run.json", "epochs", "job.json")
-    if path.exists() and any(path.iterdir()) and not any((path / name).exists() for name in known):
+    if path.exists() and not _may_be_run(path):
         raise UsageError(f"{path}: exists and is not a run")
     return begun
+
+
+def _may_be_run(path: Path) -> bool:
+    """Return whether a directory holds a run, or nothing but empty directories that a run makes first."""
+    if any((path / name).exists() for name in ("run.json", "epochs", "job.json")):
+        return True
+    return all(
+        each.name in FIRST_DIRECTORIES and each.is_dir() and not any(each.iterdir())
+        for each in path.iterdir()
+    )
 
 
 def _check_same(new: Run) -> None:

@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 #: format of environment.json
 ENVIRONMENT = RecordFormat("distmom-environment", 1, "remove the file")
+#: directories that a run makes first, before it has an epoch or a record
+FIRST_DIRECTORIES = ("states", "passes", "rows")
 #: format of DONE.json
 COMMITTED = RecordFormat("distmom-pass", 2, "remove the run directory and start the run again")
 
@@ -81,7 +83,7 @@ class RunDirectory:
         self.durable: bool = durable
         self.partials: PartialFiles = PartialFiles(self.path, durable)
         self.lease: Lease | None = None
-        for name in ("states", "passes", "rows"):
+        for name in FIRST_DIRECTORIES:
             (self.path / name).mkdir(parents=True, exist_ok=True)
         self._committer = Committer()
         self._committing = threading.Event()
@@ -119,7 +121,7 @@ class RunDirectory:
             self.partials.take_over(lease.epoch)
             try:
                 lease.check()
-                for name in ("states", "passes", "rows"):
+                for name in FIRST_DIRECTORIES:
                     remove_unfinished(self.path / name)
                 self.lease = lease
                 yield self

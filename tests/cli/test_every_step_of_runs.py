@@ -12,6 +12,7 @@ from distmom.cli import run as runs
 from distmom.cli.main import main
 from distmom.corpus import from_arrays
 from distmom.engine import epochs
+from distmom.engine.directory import FIRST_DIRECTORIES
 from distmom.spectral.artifact import record_digest
 
 LOCAL = ("--workers", "0", "--quiet")
@@ -124,6 +125,23 @@ def test_commands_that_end_at_many_steps_are_completed_or_resumed(place, tmp_pat
     assert result["failures"] == []
     # Steps of two threads are not always as many.
     assert result["n_tried"] > 0.95 * len(ACTS) * len(result["steps"]) / EVERY[name] > 90
+
+
+@pytest.mark.parametrize("n_made", range(len(FIRST_DIRECTORIES) + 1))
+def test_a_run_that_ended_while_it_made_its_directories_is_begun_again(place, tmp_path, n_made):
+    (tmp_path / "c.run").mkdir()
+    for name in FIRST_DIRECTORIES[:n_made]:
+        (tmp_path / "c.run" / name).mkdir()
+    assert main(arguments(COMMANDS["labels"], place, tmp_path / "c")) == 0
+    assert list(tmp_path.iterdir()) == [tmp_path / "c"]
+
+
+def test_a_directory_with_files_of_the_user_is_not_a_run(place, tmp_path, capsys):
+    (tmp_path / "c.run" / "states").mkdir(parents=True)
+    (tmp_path / "c.run" / "states" / "mine").write_bytes(b"")
+    assert main(arguments(COMMANDS["labels"], place, tmp_path / "c")) == 2
+    assert "c.run: exists and is not a run" in capsys.readouterr().err
+    assert (tmp_path / "c.run" / "states" / "mine").exists()
 
 
 @pytest.fixture
