@@ -1,7 +1,7 @@
 """Planted rows and sequences that are drawn shard by shard, with the models that are fitted to them.
 
-A shard depends on its number alone, so that workers draw a corpus in any order. Kinds with data of the same name
-share one corpus.
+A shard depends on its number alone, so that workers draw a corpus in any order. Several models are fitted to
+one corpus where it suits them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ N_SYMBOLS, N_STATES = 500, 10
 STEPS, DENSE_STEPS = 2_000, 100
 N_NODES, PER_NODE = 10, 5
 N_SOURCES = 20
-N_LINES, N_PLANES, N_PLANE_FEATURES, DIMENSION = 4, 4, 20, 2
+N_LINES, N_PLANES, N_SEARCH_FEATURES, DIMENSION = 4, 4, 20, 2
 #: states of the variables of a tree, columns of its six leaves, and the hidden variable above each
 N_LEVELS, LEAF, ABOVE = 4, 8, (1, 1, 2, 2, 0, 0)
 TREE = "((1,2),(3,4),5,6)"
@@ -58,26 +58,37 @@ ROWS, SYMBOLS = "rows", "symbols"
 
 
 @dataclass(frozen=True)
+class Data:
+    """A planted corpus.
+
+    Attributes
+    ----------
+    name : str
+    draw : callable
+        Draws a shard, given its number and its number of rows.
+    shard_rows : int
+        Rows of a shard.
+    """
+
+    name: str
+    draw: Callable[[int, int], LayerShard]
+    shard_rows: int
+
+
+@dataclass(frozen=True)
 class Kind:
     """Planted data, and the model that is fitted to them.
 
     Attributes
     ----------
-    data : str
-        Name of the corpus; kinds of the same name share it.
-    draw : callable
-        Draws a shard, given its number and its number of rows.
-    shard_rows : int
-        Rows of a shard.
+    data : Data
     model : callable
         Returns the estimator.
     error : callable
         Returns the error of a fitted model.
     """
 
-    data: str
-    draw: Callable[[int, int], LayerShard]
-    shard_rows: int
+    data: Data
     model: Callable[[], Any]
     error: Callable[[Any], float]
 
@@ -150,7 +161,7 @@ def error_of_found_means(model: Any) -> float:
 def regressions() -> RegressionPopulation:
     """Return the planted regressions, whose coefficients are orthogonal and of norm one."""
     rng = np.random.default_rng(0)
-    coefs = np.linalg.qr(rng.standard_normal((N_PLANE_FEATURES, N_LINES)))[0].T
+    coefs = np.linalg.qr(rng.standard_normal((N_SEARCH_FEATURES, N_LINES)))[0].T
     return RegressionPopulation(coefs, np.full(N_LINES, 1.0 / N_LINES), variances=0.1)
 
 
@@ -171,7 +182,7 @@ def error_of_coefficients(model: Any) -> float:
 def planes() -> SubspacePopulation:
     """Return the planted subspaces."""
     rng = np.random.default_rng(0)
-    bases = np.linalg.qr(rng.standard_normal((N_PLANES, N_PLANE_FEATURES, DIMENSION)))[0]
+    bases = np.linalg.qr(rng.standard_normal((N_PLANES, N_SEARCH_FEATURES, DIMENSION)))[0]
     return SubspacePopulation(bases, np.full(N_PLANES, 1.0 / N_PLANES), variance=0.05)
 
 
@@ -335,36 +346,26 @@ def error_of_chains(model: Any) -> float:
     return matched(model.components_, truth) / float(np.linalg.norm(truth, axis=1).mean())
 
 
+GAUSSIANS = Data("gaussian", gaussian_shard, 80_000)
 KINDS = {
-    "spherical": Kind(
-        "gaussian", gaussian_shard, 80_000, partial(SphericalMixture, N_COMPONENTS), error_of_means
-    ),
-    "diagonal": Kind(
-        "gaussian", gaussian_shard, 80_000, partial(DiagonalMixture, N_COMPONENTS), error_of_means
-    ),
-    "multiview": Kind(
-        "gaussian", gaussian_shard, 80_000, partial(MultiView, N_COMPONENTS, widths=VIEWS),
-        error_of_components,
-    ),
-    "gaussian-search": Kind(
-        "gaussian", gaussian_shard, 80_000, partial(GaussianSearch, N_COMPONENTS), error_of_found_means
-    ),
+    "spherical": Kind(GAUSSIANS, partial(SphericalMixture, N_COMPONENTS), error_of_means),
+    "diagonal": Kind(GAUSSIANS, partial(DiagonalMixture, N_COMPONENTS), error_of_means),
+    "multiview": Kind(GAUSSIANS, partial(MultiView, N_COMPONENTS, widths=VIEWS), error_of_components),
+    "gaussian-search": Kind(GAUSSIANS, partial(GaussianSearch, N_COMPONENTS), error_of_found_means),
     "regression-search": Kind(
-        "regressions", regression_shard, 400_000, partial(RegressionSearch, N_LINES), error_of_coefficients
+        Data("regressions", regression_shard, 400_000), partial(RegressionSearch, N_LINES), error_of_coefficients
     ),
     "subspace-search": Kind(
-        "subspaces", plane_shard, 400_000, partial(SubspaceSearch, N_PLANES, dimension=DIMENSION),
+        Data("subspaces", plane_shard, 400_000), partial(SubspaceSearch, N_PLANES, dimension=DIMENSION),
         error_of_subspaces,
     ),
-    "network": Kind("network", network_shard, 160_000, partial(LatentNetwork, N_NODES), error_of_weights),
-    "ica": Kind("sources", source_shard, 400_000, partial(ICA, N_SOURCES), error_of_mixing),
+    "network": Kind(Data("network", network_shard, 160_000), partial(LatentNetwork, N_NODES), error_of_weights),
+    "ica": Kind(Data("sources", source_shard, 400_000), partial(ICA, N_SOURCES), error_of_mixing),
     "latent-tree": Kind(
-        "tree", tree_shard, 160_000,
+        Data("tree", tree_shard, 160_000),
         partial(LatentTree, N_LEVELS, tree=TREE, widths=(LEAF,) * len(ABOVE)), error_of_leaves,
     ),
-    "factors": Kind("sentences", sentence_shard, 200_000, partial(ECA, N_FACTORS), error_of_factors),
-    "hmm": Kind("hmm", symbol_shard, 4_000_000, partial(HiddenMarkov, N_STATES), error_of_emissions),
-    "factorial-hmm": Kind(
-        "chains", chain_shard, 400_000, partial(FactorialHMM, N_CHAINS), error_of_chains
-    ),
+    "factors": Kind(Data("sentences", sentence_shard, 200_000), partial(ECA, N_FACTORS), error_of_factors),
+    "hmm": Kind(Data("hmm", symbol_shard, 4_000_000), partial(HiddenMarkov, N_STATES), error_of_emissions),
+    "factorial-hmm": Kind(Data("chains", chain_shard, 400_000), partial(FactorialHMM, N_CHAINS), error_of_chains),
 }  # fmt: skip

@@ -61,19 +61,20 @@ from distmom.engine.connections import WORKER_ENVIRONMENT, open_executor
 
 def write_one(directory: str, kind: str, task: tuple[int, int]) -> LayerResult:
     """Draw and write one shard."""
-    return write_layer_shard(directory, task[0], KINDS[kind].draw(*task))
+    return write_layer_shard(directory, task[0], KINDS[kind].data.draw(*task))
 
 
 def planted(place: Path, kind: str, n_rows: int, executor: Any) -> LayeredCorpus:
     """Open the planted corpus, or write it."""
-    path = place / f"{KINDS[kind].data}-{n_rows}"
+    data = KINDS[kind].data
+    path = place / f"{data.name}-{n_rows}"
     if not path.exists():
-        size = KINDS[kind].shard_rows
+        size = data.shard_rows
         tasks = [(i, min(size, n_rows - first)) for i, first in enumerate(range(0, n_rows, size))]
         with LayerWriter(path) as writer:
             for result in executor.map(partial(write_one, writer.directory, kind), tasks):
                 writer.add(result)
-            writer.finalise(KINDS[kind].draw(0, STEPS).layers)
+            writer.finalise(data.draw(0, STEPS).layers)
     corpus = open_corpus(path)
     assert isinstance(corpus, LayeredCorpus)
     return corpus

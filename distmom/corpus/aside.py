@@ -70,10 +70,8 @@ def _is_gone(path: Path) -> bool:
     """Return whether there is nothing at a path, as far as a disk that fails can be asked."""
     try:
         os.lstat(path)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
     return False
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from distmom.clock import add_spent
-from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
 from distmom.engine.events import KernelsMissing, Observer, PassDone
 from distmom.engine.executors import Executor, InProcess
@@ -25,10 +23,8 @@ from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan
 from distmom.engine.results import PassResult, TallResult, Timing
 from distmom.engine.scans import Scans
-from distmom.engine.sparse import Pruning, Runs, Term
 from distmom.engine.state import StoredArray, StoredRows
 from distmom.engine.sums import Sums
-from distmom.engine.tall import PIECE_ROWS, RowFunction, Tall
 from distmom.errors import StoreError
 
 _R = TypeVar("_R")
@@ -75,7 +71,8 @@ class Engine:
         return Holding(in_process, self.directory.durable, self.memory_limit)
 
     @property
-    def _maps(self) -> Maps:
+    def maps(self) -> Maps:
+        """Work on rows of tall matrices and on sparse matrices, in the same directory and by the same executor."""
         return Maps(self.directory, self.executor, self._holding, self.spent)
 
     @property
@@ -249,43 +246,6 @@ class Engine:
                 return self.executor.on_scheduler(function, load, *arguments)
         finally:
             add_spent(self.spent, {"decomposition": time.monotonic() - started})
-
-    # Maps over rows, documented in `Maps`.
-
-    def map_rows(
-        self,
-        function: RowFunction,
-        inputs: Sequence[Tall],
-        n_rows: int,
-        outputs: Mapping[str, tuple[int, str]],
-        *arguments: Any,
-        piece_rows: int = PIECE_ROWS,
-    ) -> tuple[dict[str, StoredArray], Sums]:
-        """Call a function on slabs of rows of tall matrices, as `distmom.engine.maps.Maps.map_rows`."""
-        return self._maps.map_rows(function, inputs, n_rows, outputs, *arguments, piece_rows=piece_rows)
-
-    def map_runs(
-        self,
-        function: Callable[..., Sequence[csr_array]],
-        n_items: int,
-        shape: tuple[int, int],
-        n_results: int,
-        *arguments: Any,
-    ) -> list[Runs]:
-        """Call a function for every item, and keep its sparse matrices in files, as `Maps.map_runs`."""
-        return self._maps.map_runs(function, n_items, shape, n_results, *arguments)
-
-    def combine(self, terms: Sequence[Term], pruning: Pruning | None = None) -> Csr:
-        """Add sparse matrices and store the sum, as `Maps.combine`."""
-        return self._maps.combine(terms, pruning)
-
-    def combine_mixed(self, terms: Sequence[Term], pruning: Pruning | None = None) -> MixedRows:
-        """Add sparse matrices and store the sum, nearly full rows densely, as `Maps.combine_mixed`."""
-        return self._maps.combine_mixed(terms, pruning)
-
-    def column_squares(self, terms: Sequence[Term]) -> np.ndarray:
-        """Return the sums of squares of the columns of a sum of sparse matrices, as `Maps.column_squares`."""
-        return self._maps.column_squares(terms)
 
     @contextmanager
     def _compilation_observed(self, name: str) -> Iterator[None]:

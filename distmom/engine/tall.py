@@ -152,7 +152,7 @@ class Partials:
         return out
 
 
-#: inputs of `Engine.map_rows`
+#: inputs of `distmom.engine.maps.Maps.map_rows`
 Tall = Partials | StoredArray | StoredColumns | np.ndarray
 #: called with slabs of the inputs; returns slabs of the outputs and small sums, by name
 RowFunction = Callable[..., tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]]

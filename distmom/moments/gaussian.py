@@ -22,6 +22,7 @@ from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.state import Columns
 from distmom.engine.sums import Sums, SumSpec
+from distmom.errors import NumericalError
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
 from distmom.moments.sketching import DenseSketchPass, ProjectedPass, omega, omega_key
@@ -74,6 +75,14 @@ def dense_rows(block: RowBlock, n_columns: int | None = None) -> tuple[np.ndarra
 def mass_of(X: np.ndarray, weights: np.ndarray | None) -> float:
     """Return the total weight of rows."""
     return float(len(X) if weights is None else weights.sum())
+
+
+def mass_of_rows(sums: Sums) -> float:
+    """Return the total weight of rows, by which their sums are divided; NumericalError if it is zero."""
+    mass = float(sums["mass"])
+    if not mass > 0.0:
+        raise NumericalError("expected rows of positive weight, got none")
+    return mass
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.corpus import Block
-from distmom.engine.sums import Sums
-from distmom.errors import NumericalError, UsageError
+from distmom.errors import UsageError
 from distmom.moments.kernels import row_sums
 
 MOMENTS = ("paper", "distinct")
@@ -188,14 +187,6 @@ def block_weights(block: Block, kind: MomentKind) -> DocumentWeights:
     """Return the weights of the documents of a block."""
     n, m = document_lengths(block, kind)
     return document_weights(n, m, kind, block.weights)
-
-
-def mass_of_rows(sums: Sums) -> float:
-    """Return the total weight of rows, by which their sums are divided; NumericalError if it is zero."""
-    mass = float(sums["mass"])
-    if not mass > 0.0:
-        raise NumericalError("expected rows of positive weight, got none")
-    return mass
 
 
 def moment_spread(block: Block, kind: MomentKind) -> np.ndarray:

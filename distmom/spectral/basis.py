@@ -263,7 +263,7 @@ def _next_directions(
 
     if n * sketch.width * 8 <= WHOLE_BYTES:
         return at_once()
-    _, grams = engine.map_rows(_products, tuple(there.values()), n, {}, tuple(there))
+    _, grams = engine.maps.map_rows(_products, tuple(there.values()), n, {}, tuple(there))
     ritz = _symmetric_values(grams["QS"]) if basis is not None else np.zeros(1)
     shift = _shift(ritz, n, isotropic) if basis is not None else 0.0
     gram = grams["SS"]

@@ -46,7 +46,7 @@ def store_columns(
     ----------
     engine : Engine
     function : callable
-        As for `Engine.map_rows`; returns rows of whole outputs.
+        As for `Maps.map_rows`; returns rows of whole outputs.
     inputs : tuple of Partials, StoredArray, StoredColumns or ndarray
     n_rows : int
     outputs : mapping of str to (int, int)
@@ -62,7 +62,7 @@ def store_columns(
     files = {
         _slab(name, i): (c.stop - c.start, dtype) for name, cuts in edges.items() for i, c in enumerate(cuts)
     }
-    stored, _ = engine.map_rows(
+    stored, _ = engine.maps.map_rows(
         _cut_columns, inputs, n_rows, files, function, edges, arguments, piece_rows=piece_rows
     )
     return {
@@ -128,7 +128,7 @@ class Recovery:
 
     def masses(self, engine: Engine) -> Masses:
         """Add up the masses of the columns, on all workers."""
-        found = engine.map_rows(
+        found = engine.maps.map_rows(
             _masses, self.inputs, self.n_rows, {}, self.rows_of, self.arguments, piece_rows=self.piece_rows
         )[1]
         zero = np.zeros(self.width)

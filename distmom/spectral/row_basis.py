@@ -10,8 +10,7 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Engine, Pass, PassResult, Selection, StoredColumns
 from distmom.errors import NumericalError
 from distmom.linalg import fix_signs
-from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
-from distmom.moments.weighting import mass_of_rows
+from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass, mass_of_rows
 from distmom.spectral.basis import Basis, range_basis, unknown_columns
 from distmom.spectral.components import basis_slabs
 from distmom.spectral.run import Run, unknown

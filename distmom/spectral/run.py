@@ -189,7 +189,7 @@ class Run(ABC):
         Parameters
         ----------
         function : callable
-            Processes tall arrays slab by slab of rows (see `Engine.map_rows`), and makes no pass.
+            Processes tall arrays slab by slab of rows (see `Engine.maps`), and makes no pass.
         *arguments
         out : object
             Placeholder that the ledger returns for the result.

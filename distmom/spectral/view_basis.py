@@ -14,8 +14,8 @@ from distmom.engine import Engine, StoredArray, StoredColumns, Tallies, TallResu
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg import fix_signs
+from distmom.moments.gaussian import mass_of_rows
 from distmom.moments.multiview import view_slices
-from distmom.moments.weighting import mass_of_rows
 from distmom.spectral.recovery import store_columns
 
 #: least eigenvalue of a Gram matrix, as a share of the largest, that rounding does not account for
@@ -74,7 +74,9 @@ def next_basis(
     """
     sketch = tallies.tall["sketch"]
     least = k if independent else k - 1
-    grams = engine.map_rows(grams_of_views, (sketch, averages), sketch.n_rows, {}, widths, 1.0)[1]["grams"]
+    grams = engine.maps.map_rows(grams_of_views, (sketch, averages), sketch.n_rows, {}, widths, 1.0)[1][
+        "grams"
+    ]
     found = []
     for t, gram in enumerate(grams):
         if not np.isfinite(gram).all():

@@ -318,7 +318,7 @@ def test_rows_are_mapped_in_slabs_and_a_failure_leaves_nothing(tmp_path, monkeyp
         monkeypatch.setattr(f"distmom.engine.{module}.SLAB_ROWS", 7)
     engine = Engine(random_corpus(), RunDirectory(tmp_path))
     matrix = np.random.default_rng(0).standard_normal((40, 3))
-    stored, sums = engine.map_rows(
+    stored, sums = engine.maps.map_rows(
         doubled, [engine.put(matrix), matrix], 40, {"twice": (3, "float32"), "row": (1, "int64")}, 2.0
     )
     np.testing.assert_array_equal(stored["twice"].load(), (3.0 * matrix).astype(np.float32))
@@ -327,7 +327,7 @@ def test_rows_are_mapped_in_slabs_and_a_failure_leaves_nothing(tmp_path, monkeyp
     assert engine.directory.verify() == []
     before = sorted(tmp_path.glob("states/*"))
     with pytest.raises(ValueError, match="no"):
-        engine.map_rows(broken, [matrix], 40, {"x": (3, "float64")})
+        engine.maps.map_rows(broken, [matrix], 40, {"x": (3, "float64")})
     assert sorted(tmp_path.glob("states/*")) == before
     content = bytearray((path := Path(stored["twice"].path)).read_bytes())
     content[-1] ^= 1

@@ -38,7 +38,7 @@ def run(engine):
     """Return the bits of two passes, of which the second reads the rows of the first, and the last result."""
 
     def finish(tallies):
-        stored, sums = engine.map_rows(root, [tallies.tall["tally"]], d, {"root": (1, "float32")})
+        stored, sums = engine.maps.map_rows(root, [tallies.tall["tally"]], d, {"root": (1, "float32")})
         return TallResult({"root": StoredColumns((stored["root"],))}, {"mass": float(sums["mass"][0])})
 
     d, bits, rows = engine.corpus.n_words, [], {}

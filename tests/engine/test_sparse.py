@@ -93,7 +93,7 @@ def cross(engine, terms=None, pruning=None):
 
     def finish(tallies):
         found["runs"] = tallies.runs["cross"]
-        stored = engine.combine([Term(tallies.runs["cross"]), *(terms or ())], pruning)
+        stored = engine.maps.combine([Term(tallies.runs["cross"]), *(terms or ())], pruning)
         found["matrix"] = stored.to_scipy().copy()
         found["total"] = float(tallies.sums["total"])
         return TallResult({}, {})
@@ -126,12 +126,12 @@ def test_limits_keep_the_largest_of_rows_and_columns(slab_entries, mixed, n_unli
     with open_engine(random_corpus()) as engine:
         term = Term(Csr.of(csr_array(dense)))
         if mixed:
-            stored = engine.combine_mixed([term], limits)
+            stored = engine.maps.combine_mixed([term], limits)
             found, rows = stored.sparse.to_scipy().toarray(), np.asarray(stored.dense_row.load())
             assert (rows >= 0).any()
             found[rows >= 0] = stored.dense.load()[rows[rows >= 0]]
         else:
-            found = engine.combine([term], limits).to_scipy().toarray()
+            found = engine.maps.combine([term], limits).to_scipy().toarray()
     assert_allclose(found, expected, rtol=1e-6)
     assert ((found[:end] != 0).sum(axis=0) <= 20).all()
     assert ((found[:end] != 0).sum(axis=0) == 20).any()
@@ -146,7 +146,7 @@ def test_a_limit_in_all_leaves_out_the_smallest_of_the_longest_rows():
 
         def found(total):
             limits = Pruning(0.0, n_unlimited_rows=1, total_entries=total)
-            return engine.combine([term], limits).to_scipy().toarray()
+            return engine.maps.combine([term], limits).to_scipy().toarray()
 
         whole, some = found(int(lengths.sum())), found(300)
     assert_allclose(whole, dense, rtol=1e-6)
@@ -166,7 +166,7 @@ def test_squares_of_columns_are_those_of_the_whole_sum(slab_entries, monkeypatch
     whole = rows[:, None] * a.toarray() * columns - 2.0 * b.toarray()
     with open_engine(random_corpus()) as engine:
         terms = [Term(Csr.of(csr_array(a)), rows=rows, columns=columns), Term(Csr.of(csr_array(b)), -2.0)]
-        assert_allclose(engine.column_squares(terms), (whole**2).sum(axis=0), rtol=1e-6)
+        assert_allclose(engine.maps.column_squares(terms), (whole**2).sum(axis=0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("run_entries", "slab_entries"), [(1 << 24, 1 << 22), (200, 150)])
@@ -210,7 +210,7 @@ def test_nearly_full_rows_of_a_sum_are_dense(slab_entries, monkeypatch):
     )
     with open_engine(random_corpus()) as engine:
         terms = [Term(Csr.of(csr_array(a))), Term(Csr.of(csr_array(a)), 0.5)]
-        whole, mixed = engine.combine(terms).to_scipy(), engine.combine_mixed(terms)
+        whole, mixed = engine.maps.combine(terms).to_scipy(), engine.maps.combine_mixed(terms)
         assert_array_equal(engine.put(np.array(mixed.dense.load())).digest, mixed.dense.digest)
         dense, dense_row = np.array(mixed.dense.load()), mixed.dense_row.load()
         rest = mixed.sparse.to_scipy().toarray()
@@ -229,7 +229,7 @@ def test_a_sum_over_no_document_is_empty():
         found = {}
 
         def finish(tallies):
-            found["matrix"] = engine.combine(
+            found["matrix"] = engine.maps.combine(
                 [Term(tallies.runs["cross"])], Pruning(0.1, row_entries=5)
             ).to_scipy()
             return TallResult({}, {})
@@ -257,7 +257,7 @@ def test_a_run_that_is_cut_short_is_an_error(monkeypatch):
 
         def finish(tallies):
             os.truncate(tallies.runs["cross"].parts[0].data.path, 8)
-            engine.combine([Term(tallies.runs["cross"])])
+            engine.maps.combine([Term(tallies.runs["cross"])])
 
         with pytest.raises(StoreError, match=r"expected \d+ bytes at \d+, got"):
             engine.run(CrossPass(corpus.n_words), finish=finish)

@@ -157,7 +157,7 @@ def test_sparse_scores_and_votes():
     a, w = sparse(7, 20, 0.3, 0), sparse(20, 9, 0.3, 1)
     out = np.zeros((7, 9), np.float32)
     with open_engine(random_corpus()) as engine:
-        mixed = transform_fields(engine.combine_mixed([Term(Csr.of(w))]), load)
+        mixed = transform_fields(engine.maps.combine_mixed([Term(Csr.of(w))]), load)
     add_sparse_scores(
         a.indptr, a.indices, a.data, mixed.sparse.indptr, mixed.sparse.indices, mixed.sparse.data,
         mixed.dense_row, mixed.dense, 0.5, out,

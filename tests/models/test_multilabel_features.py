@@ -45,7 +45,7 @@ def test_ranges_of_words_have_the_sums_of_one_pass(monkeypatch):
             passes = [timing.name for timing in engine.timings]
             terms = centroid_terms(engine, whole)
             matrices = [each.whole_cross(engine).to_scipy().toarray() for each in (rest, whole, added)]
-            return passes, whole, [*matrices, engine.combine(terms).to_scipy().toarray()]
+            return passes, whole, [*matrices, engine.maps.combine(terms).to_scipy().toarray()]
 
     once, whole, expected = sums()
     few_products(monkeypatch, corpus, 4)
@@ -64,7 +64,7 @@ def test_centroids_are_columns_of_the_cross_moment_over_their_lengths():
     with open_engine(corpus) as engine:
         whole = carried_out(engine, fit_features, "auto", None)
         cross = whole.whole_cross(engine).to_scipy().toarray()[:-1]
-        found = engine.combine(centroid_terms(engine, whole)).to_scipy().toarray()
+        found = engine.maps.combine(centroid_terms(engine, whole)).to_scipy().toarray()
     assert_allclose(found[:-1], cross / np.sqrt((cross**2).sum(axis=0) + 10.0), rtol=1e-6)
     assert not found[-1].any()
 

@@ -40,7 +40,7 @@ def test_sums_are_dense_products():
 
         def finish_cross(tallies):
             cross.update(tallies.sums)
-            cross["cross"] = engine.combine([Term(tallies.runs["cross"])]).to_scipy()
+            cross["cross"] = engine.maps.combine([Term(tallies.runs["cross"])]).to_scipy()
             return TallResult({}, {})
 
         def finish(tallies):
@@ -79,7 +79,7 @@ def test_the_index_has_the_rows_of_all_documents_by_word():
         def finish(tallies):
             for name, runs in tallies.runs.items():
                 assert len(runs.parts) > 1
-                found[name] = engine.combine([Term(runs)]).to_scipy().copy()
+                found[name] = engine.maps.combine([Term(runs)]).to_scipy().copy()
             return TallResult({}, {})
 
         engine.run(pass_, finish=finish)

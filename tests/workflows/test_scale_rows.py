@@ -27,7 +27,7 @@ def planted_rows(scripts):
     ],
 )
 def test_a_shard_is_determined_by_its_number(planted_rows, kind):
-    draw = planted_rows.KINDS[kind].draw
+    draw = planted_rows.KINDS[kind].data.draw
     (first,), (again,), (other,) = (draw(i, 2 * planted_rows.STEPS).arrays.values() for i in (4, 4, 5))
     assert_array_equal(first, again)
     assert (first != other).any()
@@ -49,7 +49,7 @@ def test_a_shard_is_determined_by_its_number(planted_rows, kind):
 )
 def test_a_model_of_one_shard_is_near_the_truth(planted_rows, kind, most):
     planted = planted_rows.KINDS[kind]
-    rows = planted.draw(0, 40_000).arrays["rows"]
+    rows = planted.data.draw(0, 40_000).arrays["rows"]
     model = planted.model()
     fitted = model.fit(rows[:, :-1], rows[:, -1]) if kind == "regression-search" else model.fit(rows)
     assert 0.0 < planted.error(fitted) < most
@@ -58,7 +58,7 @@ def test_a_model_of_one_shard_is_near_the_truth(planted_rows, kind, most):
 @pytest.mark.parametrize(("kind", "most"), [("factors", 0.2), ("factorial-hmm", 0.4)])
 def test_a_model_of_units_of_rows_is_near_the_truth(planted_rows, kind, most):
     planted = planted_rows.KINDS[kind]
-    shard = planted.draw(0, 40_000)
+    shard = planted.data.draw(0, 40_000)
     rows, lengths = shard.arrays["rows"], np.diff(shard.starts)
     model = planted.model()
     if kind == "factors":

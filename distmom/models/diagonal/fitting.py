@@ -21,9 +21,9 @@ from distmom.models.diagonal.recovery import (
     score_coefficients,
 )
 from distmom.moments.diagonal import ColumnMoments, column_moments, spreads_of
+from distmom.moments.gaussian import mass_of_rows
 from distmom.moments.multiview import view_slices
 from distmom.moments.product import N_GROUPS, GroupMoments
-from distmom.moments.weighting import mass_of_rows
 from distmom.spectral.layout import array, value
 from distmom.spectral.recovery import Recovery
 from distmom.spectral.run import Run

@@ -93,7 +93,7 @@ def assign_symbols(
     mass = float(tallies.sums["mass"])
     if not mass > 0.0:
         raise NumericalError("contexts need windows of three steps, got none")
-    stored, _ = engine.map_rows(
+    stored, _ = engine.maps.map_rows(
         _contexts, [tallies.tall["contexts"]], d, {"contexts": (width + 1, "float64")}
     )
     contexts = stored["contexts"]
@@ -118,7 +118,7 @@ def assign_symbols(
             fitted = KMeans(k, n_init=10, random_state=seed % (1 << 32)).fit(unit, sample_weight=weights)
             vertices = fitted.cluster_centers_
             chosen = np.array([np.argmax(np.where(fitted.labels_ == h, weights, 0.0)) for h in range(k)])
-    found, sums = engine.map_rows(
+    found, sums = engine.maps.map_rows(
         _joint, [contexts, basis], d, {"joint": (k, "float64")}, vertices, mass, how
     )  # fmt: skip
     first = np.asarray(tallies.sums["first"]) / max(float(tallies.sums["n_first"]), np.finfo(float).tiny)

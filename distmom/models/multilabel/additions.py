@@ -102,7 +102,7 @@ def _with_new_labels(engine: Engine, start: Start, weights: Csr, features: Featu
     if known.all():
         return weights
     added = features.cross_terms(start.share, columns=1.0 - known)
-    return engine.combine([Term(weights, columns=known), *added])
+    return engine.maps.combine([Term(weights, columns=known), *added])
 
 
 def _content(

@@ -92,7 +92,7 @@ def join_documents(
         rows = csr_from_parts(rows.data, rows.indices, rows.indptr, (rows.shape[0], n_labels))
         labels.append(rows[np.flatnonzero(taken)])
         before += int(taken.sum())
-    joined = lists[0] if len(lists) == 1 else engine.combine([Term(each) for each in lists])
+    joined = lists[0] if len(lists) == 1 else engine.maps.combine([Term(each) for each in lists])
     owners = Csr.of(csr_array(vstack(labels, format="csr")), np.uint8)
     return NeighborsHead(joined, owners, np.ones(n_documents, np.uint8), skipped=parts[0][0].skipped)
 
@@ -127,8 +127,8 @@ def transposed(engine: Engine, matrix: Csr) -> Csr:
     stored = stored_matrix(engine.put, own, own.n_columns)
     n_slabs = max(1, min(MAX_SLABS, len(own.indptr) - 1))
     shape = (own.n_columns, len(own.indptr) - 1)
-    (runs,) = engine.map_runs(_transposed_slab, n_slabs, shape, 1, n_slabs, stored)
-    return engine.combine([Term(runs)])
+    (runs,) = engine.maps.map_runs(_transposed_slab, n_slabs, shape, 1, n_slabs, stored)
+    return engine.maps.combine([Term(runs)])
 
 
 def _transposed_slab(index: int, n_slabs: int, matrix: Csr) -> list[csr_array]:

@@ -67,7 +67,7 @@ class Features:
 
     def whole_cross(self, engine: Engine) -> Csr:
         """Return A'Y as one stored matrix."""
-        return self.cross[0] if len(self.cross) == 1 else engine.combine(self.cross_terms())
+        return self.cross[0] if len(self.cross) == 1 else engine.maps.combine(self.cross_terms())
 
     @classmethod
     def unknown(
@@ -126,7 +126,7 @@ def cross_features(run: Run, idf: StoredArray, selection: Selection | None) -> F
 
 
 def _cross_moment(engine: Engine, tallies: Tallies) -> TallResult:
-    states = to_states("cross", engine.combine([Term(tallies.runs["cross"])]))
+    states = to_states("cross", engine.maps.combine([Term(tallies.runs["cross"])]))
     states |= {name: StoredColumns((engine.put(tallies.sums[name]),)) for name in ("squares", "labels")}
     return TallResult(states, {"n_documents": int(tallies.sums["n_documents"])})
 

@@ -189,16 +189,16 @@ def _fitted(
 ) -> TallResult:
     corpus = engine.corpus
     n, n_labels, d = corpus.n_documents, corpus.n_labels, corpus.n_words
-    rows, judged = (engine.combine([Term(tallies.runs[name])]) for name in ("rows", "holders"))
+    rows, judged = (engine.maps.combine([Term(tallies.runs[name])]) for name in ("rows", "holders"))
     known = np.ones(n, bool) if selection is None else selection.mask(0, n)
     alive = engine.put(known.astype(np.uint8))
     drawn = engine.put(n_drawn(int(known.sum()), np.asarray(corpus.label_frequency), n_random))
     n_groups = min(MAX_GROUPS, n_labels)
-    [own] = engine.map_runs(
+    [own] = engine.maps.map_runs(
         fit_gate_group, n_groups, (d + 1, n_labels), 1, n_groups, rows, judged, alive, drawn, d, seed
     )
     states: dict[str, StoredColumns] = stored_weights(
-        cost_name(COST), engine.combine_mixed([Term(own)], pruning)
+        cost_name(COST), engine.maps.combine_mixed([Term(own)], pruning)
     )
     return TallResult(states, {})
 

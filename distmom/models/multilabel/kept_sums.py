@@ -204,7 +204,7 @@ def kept_sums(engine: Engine, fitted: FittedHeads, parts: Parts, recipe: Recipe)
             (str(i), KeptStage(stage.weights, float(stage.scale), float(stage.step)))
             for i, stage in enumerate(parts.linear.stages, 1)
         )
-        linear = LinearSum(engine.combine(terms), stages, _share(parts.linear))
+        linear = LinearSum(engine.maps.combine(terms), stages, _share(parts.linear))
     if recipe.has("ridge", "sketch") and parts.ridge is not None:
         ridge = ridge_sum(parts.ridge[1].sums)
     documents = parts.index if recipe.has("sketch", "svm") and "neighbors" not in fitted.heads else None
@@ -319,7 +319,7 @@ def join(
     def combined(matrices: Sequence[Csr]) -> Csr:
         terms = [Term(matrix, sign) for matrix, (sign, _) in zip(matrices, signed, strict=True)]
         # Entries that cancel leave rounding errors.
-        return engine.combine(terms, Pruning(share=ROUNDING) if taken else None)
+        return engine.maps.combine(terms, Pruning(share=ROUNDING) if taken else None)
 
     first = added[0].sums
     cross = linear = ridge = None

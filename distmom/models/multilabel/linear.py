@@ -126,7 +126,7 @@ def _first_weights(engine: Engine, features: Features, pruning: Pruning) -> tupl
     terms = features.cross_terms(rows=inverse)
     if names.nnz:
         terms.append(Term(_stored(engine, names), NAME_DOCUMENTS, rows=inverse))
-    first = engine.combine(terms, pruning)
+    first = engine.maps.combine(terms, pruning)
     return inverse, first, len(first.data.load())
 
 
@@ -235,7 +235,7 @@ def _added_stage(engine: Engine, own: Csr, added: Features, stage: Stage, found:
         *added.cross_terms(stage.step),
         Term(scores, -stage.step * stage.scale),
     ]
-    return engine.combine(terms)
+    return engine.maps.combine(terms)
 
 
 def _joined_linear(engine: Engine, fit: LinearFit, features: Features, own: Csr) -> LinearFit:

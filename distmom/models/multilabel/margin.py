@@ -189,7 +189,7 @@ def _fitted(
 ) -> TallResult:
     corpus = engine.corpus
     n, d = corpus.n_documents, corpus.n_words
-    rows, holders = (engine.combine([Term(tallies.runs[name])]) for name in ("rows", "holders"))
+    rows, holders = (engine.maps.combine([Term(tallies.runs[name])]) for name in ("rows", "holders"))
     known = np.ones(n, bool) if selection is None else selection.mask(0, n)
     alive = engine.put(known.astype(np.uint8))
     found = fit_classifiers(engine, rows, holders, alive, costs, (d, n_labels), seed, pruning, tolerance)
@@ -232,7 +232,7 @@ def fit_classifiers(
     """
     d, n_labels = shape
     n_groups = min(MAX_GROUPS, n_batches(n_labels))
-    runs = engine.map_runs(
+    runs = engine.maps.map_runs(
         fit_group,
         n_groups,
         (d + 1, n_labels),
@@ -246,7 +246,7 @@ def fit_classifiers(
         seed,
         tolerance,
     )
-    return [engine.combine_mixed([Term(own)], pruning) for own in runs]
+    return [engine.maps.combine_mixed([Term(own)], pruning) for own in runs]
 
 
 def _margin_fit(

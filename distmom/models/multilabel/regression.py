@@ -105,7 +105,7 @@ def _with_label_half(
     with one_blas_thread():
         left = stored.load()
         scale = 1.0 / np.sqrt(np.maximum(features.label_counts.astype(np.float64), 1.0))
-        cross = engine.combine(features.cross_terms(columns=scale)).to_scipy()
+        cross = engine.maps.combine(features.cross_terms(columns=scale)).to_scipy()
         weighted = cross[: corpus.n_words].astype(np.float64)
         n_label = min(rank // 2, min(weighted.shape) - 1, corpus.n_labels)
         if n_label > 0 and weighted.nnz:
@@ -218,7 +218,7 @@ def centroid_terms(engine: Engine, features: Features) -> list[Term]:
     """Return label centroids (Rocchio): columns of ``A'Y`` over ``sqrt(length^2 + CENTROID_PENALTY)``."""
     # Centroids have no intercept.
     words = np.append(np.ones(len(features.squares) - 1), 0.0)
-    squares = engine.column_squares(features.cross_terms(rows=words))
+    squares = engine.maps.column_squares(features.cross_terms(rows=words))
     return features.cross_terms(rows=words, columns=1.0 / np.sqrt(squares + CENTROID_PENALTY))
 
 
@@ -230,7 +230,7 @@ def sparse_head(
     The arrays of the head are stored arrays.
     """
     terms = [replace(term, factor=term.factor * weight) for of_part, weight in parts for term in of_part]
-    return SparseHead(engine.combine_mixed(terms, limits.of(PRUNING)))
+    return SparseHead(engine.maps.combine_mixed(terms, limits.of(PRUNING)))
 
 
 def fit_neighbors(run: Run, features: Features) -> NeighborsHead:
@@ -253,7 +253,7 @@ def fit_neighbors(run: Run, features: Features) -> NeighborsHead:
 
 
 def _index(engine: Engine, tallies: Tallies) -> TallResult:
-    lists, labels = (engine.combine([Term(tallies.runs[name])]) for name in ("lists", "labels"))
+    lists, labels = (engine.maps.combine([Term(tallies.runs[name])]) for name in ("lists", "labels"))
     ones = engine.put(np.ones(len(labels.indices.load()), np.uint8))
     return TallResult(to_states("lists", lists) | to_states("labels", replace(labels, data=ones)), {})
 

@@ -166,7 +166,7 @@ def scores_of(
 ) -> Scores:
     """Return the scores by the parameters, with a variance of `LEAST_VARIANCE` or more in every direction."""
     d, k = of.deviations.shape
-    means = engine.map_rows(_projected, (basis, of.deviations), d, {}, widths)[1]["means"]
+    means = engine.maps.map_rows(_projected, (basis, of.deviations), d, {}, widths)[1]["means"]
     own, constant = np.zeros((N_GROUPS, means.shape[1], k)), 0.0
     with one_blas_thread():
         for t, W in enumerate(whitening):

@@ -101,7 +101,7 @@ def recovered(
     alpha0 : float
     """
     lifted, k = lifted_widths(widths, degree), len(found.weights)
-    grams = engine.map_rows(grams_of_views, (basis, averages), sum(lifted), {}, lifted, -1.0)[1]["grams"]
+    grams = engine.maps.map_rows(grams_of_views, (basis, averages), sum(lifted), {}, lifted, -1.0)[1]["grams"]
     with one_blas_thread():
         # The columns of Q_t are orthonormal up to rounding only, and depend on each other for views of lower rank.
         pairs = zip(grams, found.means, strict=True)

@@ -15,7 +15,7 @@ from distmom.engine import Engine, PassResult, StoredArray, StoredColumns, Talli
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg import Whitening, whiten
-from distmom.moments.weighting import mass_of_rows
+from distmom.moments.gaussian import mass_of_rows
 from distmom.spectral.basis import Basis, unknown_columns
 from distmom.spectral.recovery import product
 from distmom.spectral.row_basis import covariance_of

@@ -158,7 +158,7 @@ def _with_background(engine: Engine, moments: CommittedMoments, init: Initial) -
     """Return initial topics with the unigram distribution as a further topic, of share 1/2."""
     k, dtype = len(init.proportions), moments.settings.dtype
     unigram = engine.put(word_shares(engine.corpus)[:, None])
-    stored, _ = engine.map_rows(
+    stored, _ = engine.maps.map_rows(
         with_column, [init.topics, unigram], engine.corpus.n_words, {"topics": (k + 1, dtype)}
     )
     topics = StoredColumns((stored["topics"],))

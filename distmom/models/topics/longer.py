@@ -219,9 +219,9 @@ def _with_background(engine: Engine, shared: bool, init: Initial) -> tuple[Store
     dtype = str(init.topics.parts[0].load().dtype)
     inputs: list[StoredColumns | StoredArray] = [init.topics, unigram]
     outputs = {"topics": (k, dtype)}
-    _, sums = engine.map_rows(_likeness, inputs, n_words, {})
+    _, sums = engine.maps.map_rows(_likeness, inputs, n_words, {})
     replaced = int(np.argmax(sums["likeness"]))
-    stored, _ = engine.map_rows(_replace, inputs, n_words, outputs, replaced)
+    stored, _ = engine.maps.map_rows(_replace, inputs, n_words, outputs, replaced)
     others = np.where(np.arange(k) == replaced, 0.0, init.proportions)
     shares = 0.5 * others / max(others.sum(), 1e-300)
     shares[replaced] = 0.5

@@ -120,7 +120,7 @@ def _refined(engine: Engine, topics: Topics, found: TallResult) -> Topics:
 
 def _logarithms(engine: Engine, topics: Topics, unigram: StoredArray) -> tuple[StoredColumns, np.ndarray]:
     """Return the logarithms of smoothed topics and of their shares."""
-    logs, _ = engine.map_rows(
+    logs, _ = engine.maps.map_rows(
         _logs, [topics.matrix, unigram], engine.corpus.n_words, {"log": (len(topics.alpha), topics.dtype)},
         max(topics.smoothing, COMPLETION_SMOOTHING),
     )  # fmt: skip

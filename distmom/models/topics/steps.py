@@ -100,13 +100,15 @@ def next_topics(
     relaxed = relaxes and bool(last) and likelihood >= last[0]
     if relaxed and folds:
         inputs.append(topics.matrix)
-    stored, found = engine.map_rows(
+    stored, found = engine.maps.map_rows(
         _distributions, inputs, n_words, outputs, np.asarray(sums["totals"]), eta * n_words, eta,
         topics.smoothing, topics.dtype, relaxed,
     )  # fmt: skip
     if relaxed:
         masses = [np.asarray(found[name]) for name in outputs]
-        stored, _ = engine.map_rows(_scaled, [stored[name] for name in outputs], n_words, outputs, masses)
+        stored, _ = engine.maps.map_rows(
+            _scaled, [stored[name] for name in outputs], n_words, outputs, masses
+        )
     values = {
         "shares": [float(x) for x in shares],
         "alpha": [float(x) for x in alpha],
