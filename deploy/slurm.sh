@@ -10,8 +10,8 @@
 # nodes. Connections use TLS with certificates of this job, in .distmom-JOBID below the directory of submission.
 #
 # Two minutes before the time limit, the fit is interrupted and the job is queued again, at most REQUEUES times (10 by
-# default); after the failure of a node or a preemption, SLURM queues it again. The fit then resumes after its last
-# committed pass. 'scancel' ends the job for good. COMMAND=ingest runs 'distmom ingest SRC DST ...' instead of a fit.
+# default); after the failure of a node or a preemption, SLURM queues it again. The fit then resumes after the last
+# finished groups of shards. 'scancel' ends the job for good. COMMAND=ingest runs 'distmom ingest SRC DST ...' instead of a fit.
 #
 # The tasks of an array are further workers of such a job. Each joins as soon as it has its allocation, and ends with
 # the job; at its time limit and after a preemption it is queued again. From the same directory of submission:

@@ -3,8 +3,8 @@
 import numpy as np
 import zarr
 
-from distmom.corpus.records import describe_files
-from distmom.spectral.artifact import MODEL, save_model
+from distmom.corpus.files.records import describe_files
+from distmom.spectral.saved.artifact import MODEL, save_model
 
 
 def edit_record(path, edit):

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array, random_array, vstack
 from distmom.corpus import MemoryCorpus, RowCorpus, ViewCorpus, ingest, open_corpus
 from distmom.engine import Pass, SumSpec
 from distmom.models import MultiLabelMoM
-from distmom.spectral.execute import execute
+from distmom.spectral.program.execute import execute
 
 #: words of documents of every label
 SUBJECTS = {
@@ -226,7 +226,9 @@ def hold_out_one_fold(monkeypatch):
 
 def rank_few_labels_exhaustively(monkeypatch):
     """Let a corpus with more than 20 labels be fitted as one with more than 1,000."""
-    from distmom.models.multilabel import candidates, gate, margin, trials
+    from distmom.models.multilabel import trials
+    from distmom.models.multilabel.classifiers import gate, margin
+    from distmom.models.multilabel.heads import candidates
 
     for module, name in (
         (candidates, "ALL_LABELS"), (margin, "MAX_LABELS"), (gate, "MAX_LABELS"),

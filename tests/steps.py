@@ -21,14 +21,16 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 from distmom.cli.main import main
-from distmom.corpus import lock, open_corpus
-from distmom.corpus.commit import sha256_file
-from distmom.engine import attempts, epochs
+from distmom.corpus import open_corpus
+from distmom.corpus.files import lock
+from distmom.corpus.files.commit import sha256_file
+from distmom.engine.directory import epochs
+from distmom.engine.executors import attempts
 from distmom.errors import DistmomError
 from distmom.models import TopicMoments, load_model
 from distmom.predict import output
 from distmom.simulate import load_truth
-from distmom.spectral.artifact import load_record
+from distmom.spectral.saved.artifact import load_record
 
 #: what happens at a step: the process ends before it or after it; the host ends before it, and half of every file
 #: that was not flushed is lost; the disk is full once; or it fails from then on

@@ -14,9 +14,10 @@ from helpers import lda_corpus, planted_matrices
 from distmom.cli import run as runs
 from distmom.cli.main import main
 from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays, ingest, open_corpus
-from distmom.corpus.readers.part import Part
-from distmom.engine import StoredRows, TallResult, state
-from distmom.engine.directory import load_sums
+from distmom.corpus.sources.readers.part import Part
+from distmom.engine import StoredRows, TallResult
+from distmom.engine.directory.run_directory import load_sums
+from distmom.engine.stored import arrays as state
 from distmom.errors import StoreError, UsageError
 from distmom.models import MultiLabelMoM, SpectralLDA, TopicMoments, load_model
 from distmom.predict import predict_corpus, read_shares, transform_corpus
@@ -45,7 +46,7 @@ def place(tmp_path_factory):
     lda = SpectralLDA(3, alpha0=1.0, init="tensor", n_refine=1, max_df=1.0).fit_corpus(topics)
     with pytest.MonkeyPatch.context() as change:
         # Some arrays are files of their own, others are not.
-        change.setattr("distmom.spectral.artifact.LARGE_BYTES", 4000)
+        change.setattr("distmom.spectral.saved.artifact.LARGE_BYTES", 4000)
         MultiLabelMoM.load(folder / "fitted").save(folder / "model")
         change.setattr("distmom.models.topics.kept.MAPPED_BYTES", 4000)
         TopicMoments(3, n_parts=2, max_df=1.0).fit_corpus(topics).save(folder / "kept")

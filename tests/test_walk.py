@@ -94,5 +94,5 @@ def test_a_fit_passes_through_each_file_at_most_twice(fit):
     # Modules are imported, and kernels compiled, before the walk.
     fit()
     found = walk(fit)
-    assert {"spectral/execution.py", "engine/run.py", "engine/tasks.py"} <= found.keys()
+    assert {"spectral/program/execution.py", "engine/run.py", "engine/tasks.py"} <= found.keys()
     assert {path: way for path, way in found.items() if way[0] > 2} == {}

@@ -10,8 +10,9 @@ from scipy.sparse import csr_array
 
 from distmom.corpus import MemoryCorpus
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel import blend, folds, program
-from distmom.models.multilabel.stack import Stack, StackInput
+from distmom.models.multilabel import folds, program
+from distmom.models.multilabel.blend import choose as blend
+from distmom.models.multilabel.blend.stack import Stack, StackInput
 
 FIXED = ("linear", "ridge", "neighbors", "svm")
 #: blends that use every head, as a stack and as a weighted sum

@@ -30,12 +30,12 @@ from distmom.corpus import Corpus
 from distmom.engine import Executor, open_executor
 from distmom.engine.opening import open_engine
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.blend import choose_blend
-from distmom.models.multilabel.choice import apply_choice
+from distmom.models.multilabel.blend.choice import apply_choice
+from distmom.models.multilabel.blend.choose import choose_blend
+from distmom.models.multilabel.blend.objective import Objective
 from distmom.models.multilabel.folds import blend_inputs, held_out
-from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.program import score_fold
-from distmom.spectral.execute import execute
+from distmom.spectral.program.execute import execute
 
 METRICS = ("P@1", "P@3", "P@5", "nDCG@5")
 #: name of the row with the metrics of all heads

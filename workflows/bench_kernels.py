@@ -33,16 +33,16 @@ from threadpoolctl import threadpool_limits
 
 from distmom.compiled import compiled
 from distmom.corpus import Block
-from distmom.corpus.readers.scan import LABELLED, scan
+from distmom.corpus.sources.readers.scan import LABELLED, scan
 from distmom.engine import Csr, TallSum
-from distmom.engine.csr import combine, transposed_product
-from distmom.engine.tall import frequent_rows
+from distmom.engine.sums.csr import combine, transposed_product
+from distmom.engine.sums.tall import frequent_rows
 from distmom.linalg import compose, decompose
 from distmom.models.markov.kernels import forward
-from distmom.models.multilabel.heads import RidgeHead, rank_labels
+from distmom.models.multilabel.heads.heads import RidgeHead, rank_labels
+from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead
+from distmom.models.multilabel.heads.score_kernels import add_sparse_scores
 from distmom.models.multilabel.kernels import top_by_states, top_of_products
-from distmom.models.multilabel.neighbor_heads import NeighborsHead
-from distmom.models.multilabel.score_kernels import add_sparse_scores
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.kernels import add_third_moment, gather
 from distmom.moments.labels import posteriors

@@ -17,8 +17,8 @@ from networks import population, score
 from scipy.linalg import subspace_angles
 from scipy.optimize import linear_sum_assignment
 
-from distmom.corpus.layer_write import LayerShard
 from distmom.corpus.layers import Layer
+from distmom.corpus.stored.write_layers import LayerShard
 from distmom.models import (
     ECA,
     ICA,

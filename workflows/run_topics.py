@@ -102,8 +102,8 @@ def prepare_random(task: Task, name: str) -> Fit:
     from distmom.engine import StoredColumns, open_engine
     from distmom.models import SpectralLDA
     from distmom.models.topics.refine import initial_topics, refine_topics
-    from distmom.spectral.execute import execute
-    from distmom.spectral.recovery import to_columns
+    from distmom.spectral.program.execute import execute
+    from distmom.spectral.steps.recovery import to_columns
 
     def refined(counts: csr_matrix, corpus: MemoryCorpus, k: int) -> np.ndarray:
         rng = np.random.default_rng(task.seed)

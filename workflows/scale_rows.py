@@ -55,8 +55,8 @@ from distributed import Client, LocalCluster
 from planted_rows import KINDS, STEPS
 
 from distmom.corpus import LayeredCorpus, open_corpus
-from distmom.corpus.layer_write import LayerResult, LayerWriter, write_layer_shard
-from distmom.engine.connections import WORKER_ENVIRONMENT, open_executor
+from distmom.corpus.stored.write_layers import LayerResult, LayerWriter, write_layer_shard
+from distmom.engine.executors.connections import WORKER_ENVIRONMENT, open_executor
 
 
 def write_one(directory: str, kind: str, task: tuple[int, int]) -> LayerResult:

@@ -47,7 +47,7 @@ from sklearn.decomposition import NMF
 from topic_documents import Data
 
 from distmom.corpus import LayeredCorpus, ingest_sentences, open_corpus
-from distmom.corpus.ingest import stop_word_list
+from distmom.corpus.sources.ingest import stop_word_list
 from distmom.errors import NumericalError
 from distmom.models import ECA
 

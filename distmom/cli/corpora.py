@@ -21,9 +21,9 @@ from distmom.cli.progress import PassProgress
 from distmom.cli.row_options import refuse_others, row_arguments, row_options
 from distmom.cli.shared import check_source, columns_of, describe_corpus, load_model_that, open_workers, show
 from distmom.corpus import copy_corpus, ingest, ingest_rows, ingest_sentences
-from distmom.corpus.ingest import stop_word_list
-from distmom.corpus.row_formats import ROW_FORMATS, detect_row_format
-from distmom.corpus.tokenize import ANALYZERS
+from distmom.corpus.sources.ingest import stop_word_list
+from distmom.corpus.sources.row_formats import ROW_FORMATS, detect_row_format
+from distmom.corpus.sources.tokenize import ANALYZERS
 from distmom.errors import UsageError
 from distmom.simulate import PRESETS, preset, synthesise
 from distmom.spectral.capabilities import Capability

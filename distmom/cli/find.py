@@ -28,7 +28,7 @@ from distmom.spectral.capabilities import Capability
     "--along",
     type=click.Path(),
     default=None,
-    help="File (.npy) of a vector whose product with the component is the largest, in place of labelled rows.",
+    help="File (.npy) with a vector, in place of labelled rows; finds the component whose product with it is largest.",
 )
 @click.option(
     "--target",

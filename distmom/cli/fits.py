@@ -24,7 +24,7 @@ from distmom.cli.shared import open_input, open_workers, show
 from distmom.cli.terminal import say
 from distmom.cli.updates import add_documents
 from distmom.corpus import open_words
-from distmom.corpus.space import find_usage, held_bytes
+from distmom.corpus.files.space import find_usage, held_bytes
 from distmom.errors import UsageError
 from distmom.models import ESTIMATORS, estimator
 from distmom.spectral.capabilities import Capability
@@ -164,7 +164,7 @@ def fit(
     if are_moments(corpus):
         for name, value in (("--run", run_path), ("--workers", workers), ("--scheduler", scheduler)):
             if value is not None:
-                raise UsageError(f"{name}: moments are fitted in this process")
+                raise UsageError(f"{name}: expected none with kept moments, which are fitted in this process")
         show(fit_kept(corpus, model, model_name, overwrite, options), as_json)
         return
     known = parameters(model_name, options)
@@ -254,9 +254,9 @@ def _run_fit(
         say(_choice_line(model.selection_))
         if (repeated := model.selection_["repeated"]) > MANY_REPEATED:
             say(
-                f"{repeated:.0%} of the held-out documents have the same words as another document; if fewer new "
-                "documents will have, remove such copies before the fit, as a blend chosen with them relies too "
-                "much on the nearest documents"
+                f"{repeated:.0%} of the held-out documents have the same words as another document; unless as many new "
+                "documents will repeat known ones, remove such copies before the fit: a blend chosen with them "
+                "relies too much on the nearest documents"
             )
 
 

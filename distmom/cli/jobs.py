@@ -100,16 +100,16 @@ def submit(
               distmom jobs logs ID --follow
     """
     from distmom.cli.app import cli
-    from distmom.corpus.storage import is_url
+    from distmom.corpus.files.storage import is_url
     from distmom.jobs import submit as submit_job
     from distmom.jobs.foreground import carry_out
-    from distmom.spectral.artifact import check_target
+    from distmom.spectral.saved.artifact import check_target
 
     parent = click.get_current_context().parent
     given = [*arguments, "--scheduler", scheduler]
     with cli.commands[command].make_context(command, given, parent=parent) as parsed:
         if parsed.params.get("workers") is not None:
-            raise UsageError("--workers: the job runs on the workers of the cluster")
+            raise UsageError("--workers: expected none, as the job runs on the workers of the cluster")
     # A driver that runs here reports it itself; other directories and stores may be visible on the cluster alone.
     if driver != "here" and folder is None:
         written = _WRITTEN.get(command, "")
@@ -288,9 +288,9 @@ def run_command(directory: str, scheduler: str | None, restarted: int, published
     """
     from distmom.cli.app import cli
     from distmom.cli.main import exit_code
-    from distmom.engine import epochs
-    from distmom.engine.connections import certified, insecure_allowed, sharing
-    from distmom.engine.lease import leased, shared
+    from distmom.engine.directory import epochs
+    from distmom.engine.directory.lease import leased, shared
+    from distmom.engine.executors.connections import certified, insecure_allowed, sharing
     from distmom.jobs.publisher import publishing
     from distmom.jobs.record import read_record
 

@@ -95,9 +95,11 @@ def predict(
     help="Measure AUC on about this many documents. [default: all]",
 )
 @click.option(
-    "--propensity-a", type=float, default=0.55, show_default=True, help="A of the propensity model."
+    "--propensity-a", type=float, default=0.55, show_default=True, help="A of the propensity model of PSP@k."
 )
-@click.option("--propensity-b", type=float, default=1.5, show_default=True, help="B of the propensity model.")
+@click.option(
+    "--propensity-b", type=float, default=1.5, show_default=True, help="B of the propensity model of PSP@k."
+)
 @click.option(
     "--per-label",
     type=LocalPath(path_type=Path),
@@ -108,7 +110,8 @@ def predict(
     "--truth",
     type=click.Path(),
     default=None,
-    help="Truth of a planted corpus; how well its states were recovered is measured, too.",
+    help="Truth of a planted corpus (DST.truth of 'distmom synth'); also measures how well its states or topics "
+    "were recovered.",
 )
 @input_options
 @cluster_options

@@ -20,11 +20,11 @@ from distmom.cli.parameters import can, flag, given, parameter_options, paramete
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
 from distmom.cli.updates import combine_models
-from distmom.corpus.storage import is_url
+from distmom.corpus.files.storage import is_url
 from distmom.errors import StoreError, UsageError
 from distmom.models import ESTIMATORS, estimator
-from distmom.spectral.artifact import check_target, load_record
 from distmom.spectral.capabilities import Capability
+from distmom.spectral.saved.artifact import check_target, load_record
 
 if TYPE_CHECKING:
     from distmom.models import TopicMoments
@@ -61,7 +61,7 @@ def moments(
 
     chosen = given("moments", options)
     if like is not None and chosen:
-        raise UsageError(f"{flag(next(iter(chosen)))}: settled by --like {like}")
+        raise UsageError(f"{flag(next(iter(chosen)))}: expected none with --like {like}, which fixes it")
     first = TopicMoments(**chosen) if like is None else TopicMoments.load(like)
     basis = None if like is None else runs.Like(str(Path(like).absolute()), first.basis_digest)
     run = runs.create(corpus, dst, run_path, runs.MOMENTS, first.get_params(), overwrite, basis)
@@ -197,7 +197,7 @@ def fit_kept(src: str, dst: str, model_name: str, overwrite: bool, options: dict
     moments = TopicMoments.load(src)
     settled = {name: value for name, value in moments.get_params().items() if name not in _FREE}
     for name in settled.keys() & {name for name, value in options.items() if value is not None}:
-        raise UsageError(f"{flag(name)}: settled with the moments in {src}")
+        raise UsageError(f"{flag(name)}: expected none, as the moments in {src} fix it")
     known = parameters(model_name, options)
     defaults = {**_WITHOUT_DOCUMENTS, "n_components": moments.n_components}
     known |= {name: value for name, value in defaults.items() if options.get(name) is None}

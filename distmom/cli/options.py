@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from distmom.corpus import FORMATS
-from distmom.corpus.row_formats import ROW_FORMATS
-from distmom.corpus.storage import is_url
+from distmom.corpus.files.storage import is_url
+from distmom.corpus.sources.row_formats import ROW_FORMATS
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: largest n of n-grams
@@ -135,7 +135,7 @@ def tls_options(*, expose: bool = False) -> Callable[[F], F]:
     def set_files(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
         if value is not None:
             # Imported here, as it takes longer than all of the help.
-            from distmom.engine.connections import certified
+            from distmom.engine.executors.connections import certified
 
             name = str(parameter.name)
             if not expose:
@@ -145,7 +145,7 @@ def tls_options(*, expose: bool = False) -> Callable[[F], F]:
 
     def allow(context: click.Context, parameter: click.Parameter, value: bool) -> None:
         if value:
-            from distmom.engine.connections import insecure_allowed
+            from distmom.engine.executors.connections import insecure_allowed
 
             context.with_resource(insecure_allowed())
 

@@ -14,15 +14,15 @@ from distmom.cli.options import json_option
 from distmom.cli.shared import describe_corpus, show
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
-from distmom.corpus.space import held_bytes
-from distmom.corpus.storage import is_url
-from distmom.corpus.uploads import find_contents, local_directory
-from distmom.engine.epochs import check_records
+from distmom.corpus.files.space import held_bytes
+from distmom.corpus.files.storage import is_url
+from distmom.corpus.files.uploads import find_contents, local_directory
+from distmom.engine.directory.epochs import check_records
 from distmom.errors import StoreError, UsageError
 from distmom.models import load_model
 from distmom.simulate import load_truth
-from distmom.spectral.artifact import load_record, local_model
 from distmom.spectral.capabilities import Capability
+from distmom.spectral.saved.artifact import load_record, local_model
 
 _OUTPUTS = ("components", "factors", "predictions", "shares")
 
@@ -31,8 +31,8 @@ _OUTPUTS = ("components", "factors", "predictions", "shares")
 @click.argument("path", type=click.Path())
 @json_option
 def info(path: str, as_json: bool) -> None:
-    """Describe a corpus, run, model, kept moments, predictions, shares, factors, components or a
-    truth.
+    """Describe a corpus, run, model, kept moments, predictions, shares, factors, components, or the
+    truth of a planted corpus.
 
     \b
     Example: distmom info corpus

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from distmom.corpus.row_formats import ROW_FORMATS
+from distmom.corpus.sources.row_formats import ROW_FORMATS
 from distmom.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])

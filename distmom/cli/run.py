@@ -14,15 +14,16 @@ from typing import Any
 from distmom.cli.parameters import table
 from distmom.cli.shared import open_input, show
 from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus
-from distmom.corpus.aside import discard, recover, remove_left
-from distmom.corpus.commit import destination
-from distmom.corpus.records import RecordFormat
-from distmom.corpus.space import space_explained
-from distmom.corpus.storage import is_url, place_of
-from distmom.engine import RunDirectory, epochs
-from distmom.engine.directory import FIRST_DIRECTORIES
+from distmom.corpus.files.aside import discard, recover, remove_left
+from distmom.corpus.files.commit import destination
+from distmom.corpus.files.records import RecordFormat
+from distmom.corpus.files.space import space_explained
+from distmom.corpus.files.storage import is_url, place_of
+from distmom.engine import RunDirectory
+from distmom.engine.directory import epochs
+from distmom.engine.directory.events import read_log
+from distmom.engine.directory.run_directory import FIRST_DIRECTORIES
 from distmom.engine.environment import differing, environment
-from distmom.engine.events import read_log
 from distmom.engine.reports import has_reports
 from distmom.errors import (
     CancelledError,
@@ -34,7 +35,7 @@ from distmom.errors import (
     UsageError,
     interrupts_restored,
 )
-from distmom.spectral.artifact import check_target, record_digest, staged
+from distmom.spectral.saved.artifact import check_target, record_digest, staged
 
 #: name of the estimator of kept moments
 MOMENTS = "moments"

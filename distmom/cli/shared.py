@@ -18,8 +18,8 @@ import click
 from distmom.cli.parameters import can
 from distmom.cli.terminal import say
 from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus, ingest, open_corpus, open_words
-from distmom.corpus.ingest import detect_format
-from distmom.corpus.storage import is_url
+from distmom.corpus.files.storage import is_url
+from distmom.corpus.sources.ingest import detect_format
 from distmom.engine import Executor, is_small, open_executor
 from distmom.errors import UsageError
 from distmom.spectral.capabilities import Capability, require

@@ -221,7 +221,9 @@ def search(
     if are_moments(src):
         for name, value in (("--workers", workers), ("--scheduler", scheduler)):
             if value:
-                raise UsageError(f"{name}: moments are searched in this process")
+                raise UsageError(
+                    f"{name}: expected none with kept moments, which are searched in this process"
+                )
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(0 if are_moments(src) else workers, memory_limit, scheduler) as executor,
@@ -229,7 +231,7 @@ def search(
         if are_moments(src):
             settled = table()["moments"]["parameters"].keys() - {"n_components"}
             for name in [name for name in chosen if name in settled]:
-                raise UsageError(f"{flag(name)}: settled with the moments in {src}")
+                raise UsageError(f"{flag(name)}: expected none, as the moments in {src} fix it")
             kept = TopicMoments.load(src)
             model = TopicSearch(**{"n_components": kept.n_components, **chosen}).fit_moments(kept)
             columns = SimpleNamespace(vocabulary=kept.vocabulary_, label_names=[], settings=kept.settings_)

@@ -10,9 +10,9 @@ from distmom.cli import run as runs
 from distmom.cli.options import cluster_options, json_option, overwrite_option, run_option
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
-from distmom.corpus.storage import place_of
+from distmom.corpus.files.storage import place_of
 from distmom.errors import StoreError, UsageError
-from distmom.spectral.artifact import record_digest
+from distmom.spectral.saved.artifact import record_digest
 
 if TYPE_CHECKING:
     from distmom.models import MultiLabelMoM

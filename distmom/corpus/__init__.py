@@ -5,19 +5,19 @@ The package handles files and formats; it computes no statistics beyond counts t
 
 from distmom.corpus.block import Block, RowBlock
 from distmom.corpus.copy import copy_corpus
-from distmom.corpus.ingest import FORMATS, ingest, write_corpus
-from distmom.corpus.ingest_rows import ingest_rows, ingest_sentences
-from distmom.corpus.layered import LayeredCorpus
 from distmom.corpus.layers import AnyCorpus, Layer, RowShard, Shard
-from distmom.corpus.manifest import ShardInfo
 from distmom.corpus.memory import MemoryCorpus
 from distmom.corpus.open import open_corpus, open_words
-from distmom.corpus.row_formats import ROW_FORMATS
 from distmom.corpus.rows import RowCorpus
-from distmom.corpus.store import Corpus
-from distmom.corpus.texts import text_corpus
+from distmom.corpus.sources.ingest import FORMATS, ingest, write_corpus
+from distmom.corpus.sources.ingest_rows import ingest_rows, ingest_sentences
+from distmom.corpus.sources.row_formats import ROW_FORMATS
+from distmom.corpus.sources.texts import text_corpus
+from distmom.corpus.stored.layered import LayeredCorpus
+from distmom.corpus.stored.manifest import ShardInfo
+from distmom.corpus.stored.words import Corpus
+from distmom.corpus.stored.write_words import CorpusWriter, from_arrays
 from distmom.corpus.views import ViewCorpus
-from distmom.corpus.write import CorpusWriter, from_arrays
 
 __all__ = [
     "FORMATS",

@@ -7,13 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from distmom.corpus.layered import LayeredCorpus
-from distmom.corpus.manifest import parse_manifest
-from distmom.corpus.open import corpus_of, open_corpus
-from distmom.corpus.pipeline import Progress
-from distmom.corpus.records import MAX_RECORD_BYTES
-from distmom.corpus.staging import StagedCorpus
-from distmom.corpus.storage import (
+from distmom.corpus.files.records import MAX_RECORD_BYTES
+from distmom.corpus.files.storage import (
     AccessError,
     LocalStorage,
     MissingError,
@@ -22,9 +17,14 @@ from distmom.corpus.storage import (
     open_storage,
     place_of,
 )
-from distmom.corpus.store import Corpus
-from distmom.corpus.stored import COPY_OF
-from distmom.corpus.uploads import find_contents
+from distmom.corpus.files.uploads import find_contents
+from distmom.corpus.open import corpus_of, open_corpus
+from distmom.corpus.sources.pipeline import Progress
+from distmom.corpus.stored.base import COPY_OF
+from distmom.corpus.stored.layered import LayeredCorpus
+from distmom.corpus.stored.manifest import parse_manifest
+from distmom.corpus.stored.staging import StagedCorpus
+from distmom.corpus.stored.words import Corpus
 from distmom.errors import StoreError, UsageError
 
 _log = logging.getLogger(__name__)

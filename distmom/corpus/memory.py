@@ -10,9 +10,9 @@ import numpy as np
 
 from distmom.corpus.block import Block, label_matrix, word_matrix
 from distmom.corpus.layers import Layer, word_layers
-from distmom.corpus.manifest import ShardInfo
 from distmom.corpus.names import check_names
-from distmom.corpus.shard import count_totals
+from distmom.corpus.stored.manifest import ShardInfo
+from distmom.corpus.stored.shard import count_totals
 from distmom.errors import UsageError
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from distmom.corpus.layered import LayeredCorpus
-from distmom.corpus.manifest import WORDS_VERSION
-from distmom.corpus.storage import open_storage, place_of
-from distmom.corpus.store import Corpus
-from distmom.corpus.stored import read_manifest
+from distmom.corpus.files.storage import open_storage, place_of
+from distmom.corpus.stored.base import read_manifest
+from distmom.corpus.stored.layered import LayeredCorpus
+from distmom.corpus.stored.manifest import WORDS_VERSION
+from distmom.corpus.stored.words import Corpus
 from distmom.errors import UsageError
 
 

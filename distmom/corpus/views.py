@@ -15,8 +15,8 @@ from scipy.sparse import csr_array
 
 from distmom.clock import spend
 from distmom.corpus.block import RowBlock
+from distmom.corpus.files.npy import UNREADABLE, load_sparse, member_of
 from distmom.corpus.layers import SHARD_BYTES, Layer, RowShard
-from distmom.corpus.npy import UNREADABLE, load_sparse, member_of
 from distmom.errors import InputError, StoreError, UsageError
 
 

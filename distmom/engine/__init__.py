@@ -2,11 +2,7 @@
 
 from dask.utils import parse_bytes
 
-from distmom.engine.cluster import OnCluster
-from distmom.engine.connections import open_executor
-from distmom.engine.csr import Csr, MixedRows
-from distmom.engine.directory import RunDirectory
-from distmom.engine.events import (
+from distmom.engine.directory.events import (
     Event,
     GroupDone,
     GroupsFound,
@@ -15,17 +11,22 @@ from distmom.engine.events import (
     PassDone,
     PassStarted,
 )
-from distmom.engine.executors import Executor, InProcess
+from distmom.engine.directory.run_directory import RunDirectory
+from distmom.engine.executors.cluster import OnCluster
+from distmom.engine.executors.connections import open_executor
+from distmom.engine.executors.executor import Executor, InProcess
 from distmom.engine.opening import open_engine
 from distmom.engine.passes import Pass, Rows, Selection, fingerprint
 from distmom.engine.plan import PassPlan, plan_pass
 from distmom.engine.results import PassResult, Tallies, TallResult
 from distmom.engine.run import Engine
 from distmom.engine.shards import is_small
-from distmom.engine.sparse import Pruning, Runs, Term
-from distmom.engine.state import Columns, StoredArray, StoredColumns, StoredRows
-from distmom.engine.sums import Sums, SumSpec, merge
-from distmom.engine.tall import Partials, TallSum
+from distmom.engine.stored.arrays import Columns, StoredArray, StoredColumns, StoredRows
+from distmom.engine.sums.additive import Sums, SumSpec, merge
+from distmom.engine.sums.csr import Csr, MixedRows
+from distmom.engine.sums.sparse import Runs
+from distmom.engine.sums.tall import Partials, TallSum
+from distmom.engine.terms import Pruning, Term
 
 __all__ = [
     "Columns",

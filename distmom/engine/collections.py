@@ -12,16 +12,16 @@ import dask
 import numpy as np
 from distributed import Client
 
-from distmom.corpus.ingest_rows import write_rows
-from distmom.corpus.layer_write import LayerShard, LayerWriter
-from distmom.corpus.layered import LayeredCorpus
 from distmom.corpus.layers import Layer, check_layer_name
 from distmom.corpus.names import check_names
-from distmom.corpus.readers.rows import RowSource, RowSpec
-from distmom.corpus.readers.sequences import Numbering, learned
-from distmom.corpus.readers.tables import position_of, used_columns
-from distmom.corpus.row_formats import refuse_options, whole_number
 from distmom.corpus.rows import checked_rows_of_layer
+from distmom.corpus.sources.ingest_rows import write_rows
+from distmom.corpus.sources.readers.rows import RowSource, RowSpec
+from distmom.corpus.sources.readers.sequences import Numbering, learned
+from distmom.corpus.sources.readers.tables import position_of, used_columns
+from distmom.corpus.sources.row_formats import refuse_options, whole_number
+from distmom.corpus.stored.layered import LayeredCorpus
+from distmom.corpus.stored.write_layers import LayerShard, LayerWriter
 from distmom.errors import DistmomError, InputError, UsageError
 
 #: number of partitions that are computed at a time: computed partitions wait in memory to be written

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from distmom.engine.executors import Executor, OnDone
-from distmom.engine.folded import Folded, merge_partials
+from distmom.engine.executors.executor import Executor, OnDone
+from distmom.engine.sums.folded import Folded, merge_partials
 from distmom.errors import ClusterError, WorkersLostError
 
 logger = logging.getLogger(__name__)

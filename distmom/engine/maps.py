@@ -11,26 +11,24 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.clock import add_spent
-from distmom.engine.csr import Csr, MixedRows
-from distmom.engine.directory import RunDirectory
-from distmom.engine.executors import Executor
-from distmom.engine.held import HeldOutput, Holding
-from distmom.engine.sparse import (
+from distmom.engine.directory.run_directory import RunDirectory
+from distmom.engine.executors.executor import Executor
+from distmom.engine.stored.arrays import SLAB_ROWS, StoredArray
+from distmom.engine.stored.held import HeldOutput, Holding
+from distmom.engine.sums.additive import Sums
+from distmom.engine.sums.csr import Csr, MixedRows
+from distmom.engine.sums.sparse import Runs, SparsePart, write_runs
+from distmom.engine.sums.tall import PIECE_ROWS, RowFunction, RowOutput, Tall, map_task
+from distmom.engine.terms import (
     SAMPLE_ENTRIES,
     Pruning,
-    Runs,
-    SparsePart,
     Term,
     add_slab,
     join_pieces,
     row_slabs,
     square_slab,
     stored_terms,
-    write_runs,
 )
-from distmom.engine.state import SLAB_ROWS, StoredArray
-from distmom.engine.sums import Sums
-from distmom.engine.tall import PIECE_ROWS, RowFunction, RowOutput, Tall, map_task
 
 #: tasks per thread into which slabs of rows are divided: with fewer workers are idle, with more they wait for
 #: the client

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from distmom.corpus import AnyCorpus
-from distmom.corpus.aside import remove_temporary
-from distmom.corpus.space import space_explained
-from distmom.engine.directory import RunDirectory
-from distmom.engine.events import Event, EventLog, Observer
-from distmom.engine.executors import Executor, InProcess
+from distmom.corpus.files.aside import remove_temporary
+from distmom.corpus.files.space import space_explained
+from distmom.engine.directory.events import Event, EventLog, Observer
+from distmom.engine.directory.run_directory import RunDirectory
+from distmom.engine.executors.executor import Executor, InProcess
 from distmom.engine.run import Engine
 from distmom.engine.shards import keeping_shards
 

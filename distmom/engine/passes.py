@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus.records import plain_number
-from distmom.engine.sparse import SparseSum
-from distmom.engine.sums import Sums, SumSpec
-from distmom.engine.tall import TallSum
+from distmom.corpus.files.records import plain_number
+from distmom.engine.sums.additive import Sums, SumSpec
+from distmom.engine.sums.sparse import SparseSum
+from distmom.engine.sums.tall import TallSum
 from distmom.hashing import GOLDEN, scramble_array
 
 Rows = Mapping[str, np.ndarray]

@@ -15,9 +15,9 @@ import numpy as np
 
 from distmom.corpus import AnyCorpus
 from distmom.engine.passes import Pass
-from distmom.engine.sparse import RUN_ENTRIES
-from distmom.engine.sums import FILE_BYTES, SumSpec
-from distmom.engine.tall import frequent_rows
+from distmom.engine.sums.additive import FILE_BYTES, SumSpec
+from distmom.engine.sums.sparse import RUN_ENTRIES
+from distmom.engine.sums.tall import frequent_rows
 from distmom.errors import UsageError
 
 #: bytes of all partial sums of a pass together beyond which fewer groups are made

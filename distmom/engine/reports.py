@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus.records import RecordFormat
-from distmom.engine.folded import Folded
-from distmom.engine.held import HeldSum
-from distmom.engine.scratch import ScratchArray, scratch_file, write_scratch
-from distmom.engine.sparse import SparsePart
-from distmom.engine.state import StoredRows
-from distmom.engine.sums import Sums, large_to_files
-from distmom.engine.tall import TallPart
+from distmom.corpus.files.records import RecordFormat
+from distmom.engine.stored.arrays import StoredRows
+from distmom.engine.stored.held import HeldSum
+from distmom.engine.stored.scratch import ScratchArray, scratch_file, write_scratch
+from distmom.engine.sums.additive import Sums, large_to_files
+from distmom.engine.sums.folded import Folded
+from distmom.engine.sums.sparse import SparsePart
+from distmom.engine.sums.tall import TallPart
 from distmom.errors import StoreError
 
 #: format of a report

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distmom.engine.sparse import Runs
-from distmom.engine.state import StoredArray, StoredColumns, StoredRows
-from distmom.engine.sums import Sums
-from distmom.engine.tall import Partials
+from distmom.engine.stored.arrays import StoredArray, StoredColumns, StoredRows
+from distmom.engine.sums.additive import Sums
+from distmom.engine.sums.sparse import Runs
+from distmom.engine.sums.tall import Partials
 
 
 @dataclass

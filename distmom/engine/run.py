@@ -13,18 +13,18 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from distmom.clock import add_spent
-from distmom.engine.directory import RunDirectory
-from distmom.engine.events import KernelsMissing, Observer, PassDone
-from distmom.engine.executors import Executor, InProcess
-from distmom.engine.folded import Folded
-from distmom.engine.held import HeldRows, Holding
+from distmom.engine.directory.events import KernelsMissing, Observer, PassDone
+from distmom.engine.directory.run_directory import RunDirectory
+from distmom.engine.executors.executor import Executor, InProcess
 from distmom.engine.maps import Maps
 from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan
 from distmom.engine.results import PassResult, TallResult, Timing
 from distmom.engine.scans import Scans
-from distmom.engine.state import StoredArray, StoredRows
-from distmom.engine.sums import Sums
+from distmom.engine.stored.arrays import StoredArray, StoredRows
+from distmom.engine.stored.held import HeldRows, Holding
+from distmom.engine.sums.additive import Sums
+from distmom.engine.sums.folded import Folded
 from distmom.errors import StoreError
 
 _R = TypeVar("_R")
@@ -50,7 +50,7 @@ class Engine:
     memory_limit : int or None
         Bytes that one worker may use; no limit by default.
     observer : callable
-        Called with every event (see `distmom.engine.events`), in any thread; ignores them by default.
+        Called with every event (see `distmom.engine.directory.events`), in any thread; ignores them by default.
     timings : list of Timing
         One entry per pass.
     spent : dict of str to float

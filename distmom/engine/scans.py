@@ -12,21 +12,21 @@ import numpy as np
 
 from distmom.clock import add_spent
 from distmom.engine.deadly import reduce_groups
-from distmom.engine.directory import RunDirectory
+from distmom.engine.directory.events import GroupDone, GroupsFound, Observer, PassStarted
+from distmom.engine.directory.run_directory import RunDirectory
 from distmom.engine.environment import environment
-from distmom.engine.events import GroupDone, GroupsFound, Observer, PassStarted
-from distmom.engine.executors import Executor
-from distmom.engine.folded import Folded
-from distmom.engine.held import Holding
+from distmom.engine.executors.executor import Executor
 from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
 from distmom.engine.reports import Report, planned_threads, remove_others
 from distmom.engine.results import Tallies
-from distmom.engine.scratch import ScratchArray
-from distmom.engine.sparse import Runs
-from distmom.engine.state import StoredArray, StoredRows, release_maps
-from distmom.engine.sums import Sums
-from distmom.engine.tall import Partials
+from distmom.engine.stored.arrays import StoredArray, StoredRows, release_maps
+from distmom.engine.stored.held import Holding
+from distmom.engine.stored.scratch import ScratchArray
+from distmom.engine.sums.additive import Sums
+from distmom.engine.sums.folded import Folded
+from distmom.engine.sums.sparse import Runs
+from distmom.engine.sums.tall import Partials
 from distmom.engine.tasks import fold_group, fold_tall
 
 logger = logging.getLogger(__name__)

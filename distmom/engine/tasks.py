@@ -10,16 +10,16 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.clock import add_spent, spend, taken
 from distmom.corpus import AnyCorpus, RowBlock
-from distmom.engine.abandoned import Requests
-from distmom.engine.folded import Folded
-from distmom.engine.held import HeldSum
+from distmom.engine.directory.abandoned import Requests
 from distmom.engine.passes import Pass, cut_block, resolve
 from distmom.engine.reports import Report
 from distmom.engine.shards import read_shard
-from distmom.engine.sparse import SparsePart, SparseSum
-from distmom.engine.state import StoredArray, StoredRows, release_maps, write_rows
-from distmom.engine.sums import Sums, large_to_files
-from distmom.engine.tall import TallPart, write_partial
+from distmom.engine.stored.arrays import StoredArray, StoredRows, release_maps, write_rows
+from distmom.engine.stored.held import HeldSum
+from distmom.engine.sums.additive import Sums, large_to_files
+from distmom.engine.sums.folded import Folded
+from distmom.engine.sums.sparse import SparsePart, SparseSum
+from distmom.engine.sums.tall import TallPart, write_partial
 
 
 def fold_group(

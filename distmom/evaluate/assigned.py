@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from distmom.corpus.commit import destination, write_atomic
+from distmom.corpus.files.commit import destination, write_atomic
 from distmom.errors import UsageError
-from distmom.models.multilabel.probabilities import Reliability
+from distmom.models.multilabel.blend.probabilities import Reliability
 from distmom.predict.lines import escaped
 
 #: largest number of labels of a document whose probabilities are considered; useful thresholds assign fewer

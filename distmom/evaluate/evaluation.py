@@ -15,15 +15,15 @@ from distmom.engine import Observer, Pass, Rows, Selection, Sums, SumSpec, open_
 from distmom.errors import UsageError
 from distmom.evaluate.assigned import DEPTH, AssignedSums, checked_table
 from distmom.evaluate.metrics import RankingSums
-from distmom.models.multilabel.candidates import stored_scorer
 from distmom.models.multilabel.estimator import MultiLabelMoM
+from distmom.models.multilabel.heads.candidates import stored_scorer
+from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.models.multilabel.kernels import top_labels
-from distmom.models.multilabel.scorer import Scorer
 from distmom.predict.aligned import check_labels, check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
 from distmom.ranking import inverse_propensity
-from distmom.spectral.aligned import align
 from distmom.spectral.capabilities import Capability, require
+from distmom.spectral.inputs.aligned import align
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import numpy as np
 from markupsafe import Markup
 
 import distmom
-from distmom.corpus.commit import destination, write_atomic
+from distmom.corpus.files.commit import destination, write_atomic
 from distmom.errors import UsageError
 
 #: number of words and labels shown per state

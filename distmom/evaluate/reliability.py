@@ -9,7 +9,7 @@ from typing import Any
 from distmom.errors import UsageError
 from distmom.evaluate.charts import series_chart
 from distmom.evaluate.page import number
-from distmom.models.multilabel.probabilities import N_BINS, Reliability
+from distmom.models.multilabel.blend.probabilities import N_BINS, Reliability
 
 
 def reliability_section(metrics: Mapping[str, Any] | None, selection: Mapping[str, Any] | None) -> Any:

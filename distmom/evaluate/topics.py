@@ -22,9 +22,9 @@ from distmom.models.topics.program import TopicModel
 from distmom.moments.cooccurrence import CooccurrencePass
 from distmom.predict.aligned import check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
-from distmom.spectral.aligned import align
 from distmom.spectral.capabilities import Capability, require
-from distmom.spectral.inputs import check_counts
+from distmom.spectral.inputs.aligned import align
+from distmom.spectral.inputs.checks import check_counts
 
 
 def evaluate_topics(

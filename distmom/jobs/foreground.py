@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import dask
 
-from distmom.engine import epochs
+from distmom.engine.directory import epochs
 from distmom.errors import UsageError
 from distmom.jobs.places import ObjectPlace
 from distmom.jobs.record import JobRecord, new_record, read_record, write_record

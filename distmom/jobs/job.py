@@ -11,11 +11,12 @@ from typing import Any
 
 from distributed import Client, fire_and_forget
 
-from distmom.corpus.storage import is_url
-from distmom.engine import epochs, watch
-from distmom.engine.connections import certified, connected
-from distmom.engine.epochs import End
-from distmom.engine.observation import ENDED, Condition, Observation
+from distmom.corpus.files.storage import is_url
+from distmom.engine.directory import epochs
+from distmom.engine.directory.epochs import End
+from distmom.engine.directory.observation import ENDED, Condition, Observation
+from distmom.engine.executors import watch
+from distmom.engine.executors.connections import certified, connected
 from distmom.errors import ClusterError, UsageError
 from distmom.jobs.places import JobPlace, open_place
 from distmom.jobs.record import JobRecord

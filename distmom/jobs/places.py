@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TypeVar
 
-from distmom.corpus.records import MAX_RECORD_BYTES, RecordFormat, from_record
-from distmom.corpus.storage import (
+from distmom.corpus.files.records import MAX_RECORD_BYTES, RecordFormat, from_record
+from distmom.corpus.files.storage import (
     PATIENT,
     ConflictError,
     MissingError,
@@ -16,8 +16,8 @@ from distmom.corpus.storage import (
     is_url,
     place_of,
 )
-from distmom.engine import epochs
-from distmom.engine.epochs import END, EPOCH, LEASE, Beat, End, Owner, Records
+from distmom.engine.directory import epochs
+from distmom.engine.directory.epochs import END, EPOCH, LEASE, Beat, End, Owner, Records
 from distmom.errors import StoreError, UsageError
 from distmom.jobs.record import JobRecord, parse_record, read_record
 

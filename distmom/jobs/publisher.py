@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from distmom.corpus.records import MAX_RECORD_BYTES, from_record
-from distmom.corpus.storage import ConflictError
-from distmom.engine import epochs
-from distmom.engine.epochs import LEASE, Beat
+from distmom.corpus.files.records import MAX_RECORD_BYTES, from_record
+from distmom.corpus.files.storage import ConflictError
+from distmom.engine.directory import epochs
+from distmom.engine.directory.epochs import LEASE, Beat
 from distmom.errors import StoreError, UsageError
 from distmom.jobs.places import OBJECTS_S, OUTPUT_BYTES, ObjectPlace, output_name
 

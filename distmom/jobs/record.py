@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from distmom.corpus.records import RecordFormat, from_record
-from distmom.corpus.storage import is_url, place_of
+from distmom.corpus.files.records import RecordFormat, from_record
+from distmom.corpus.files.storage import is_url, place_of
+from distmom.engine.directory.epochs import now, put_once
 from distmom.engine.environment import environment
-from distmom.engine.epochs import now, put_once
 from distmom.errors import StoreError, UsageError
 
 #: format of job.json
@@ -53,13 +53,13 @@ class JobRecord:
         URL below which the driver publishes the records; empty if it does not.
     share : float
     priority : int
-        See `distmom.engine.connections.sharing`.
+        See `distmom.engine.executors.connections.sharing`.
     restarts : int
         How often the command is restarted after a failure of the cluster.
     driver : str
         Where the driver runs, one of `DRIVERS`.
     tls : dict of str to str
-        Paths of certificates and key; see `distmom.engine.connections.certified`.
+        Paths of certificates and key; see `distmom.engine.executors.connections.certified`.
     user, host, created : str
         Who has submitted the job, where and when.
     versions : dict of str to str
@@ -106,7 +106,8 @@ def new_record(
 ) -> JobRecord:
     """Return the record of a new job; a UsageError if it cannot be one.
 
-    See `distmom.jobs.submit` for the parameters; ``tls`` has the names of `distmom.engine.connections.certified`.
+    See `distmom.jobs.submit` for the parameters; ``tls`` has the names of
+    `distmom.engine.executors.connections.certified`.
     """
     if not arguments or arguments[0] not in COMMANDS:
         got = repr(arguments[0]) if arguments else "none"
@@ -120,7 +121,7 @@ def new_record(
     for argument in arguments:
         option = argument.partition("=")[0]
         if option in ("--run", "--scheduler", "--workers"):
-            raise UsageError(f"{option}: settled by the job")
+            raise UsageError(f"{option}: expected none, as the job fixes it")
         if is_url(argument) and ("@" in urlsplit(argument).netloc or urlsplit(argument).query):
             raise UsageError("a URL must not contain keys or a query: they would be stored with the job")
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")

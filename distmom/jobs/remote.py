@@ -23,11 +23,12 @@ import distributed
 import distributed.worker
 from distributed import Client
 
-from distmom.corpus.records import MAX_RECORD_BYTES
-from distmom.corpus.storage import FIRST, ObjectStorage
-from distmom.engine import epochs, watch
-from distmom.engine.epochs import End, Owner, put_once
-from distmom.engine.watch import Watch
+from distmom.corpus.files.records import MAX_RECORD_BYTES
+from distmom.corpus.files.storage import FIRST, ObjectStorage
+from distmom.engine.directory import epochs
+from distmom.engine.directory.epochs import End, Owner, put_once
+from distmom.engine.executors import watch
+from distmom.engine.executors.watch import Watch
 from distmom.errors import ClusterError, UsageError
 from distmom.jobs.publisher import publish_rest
 from distmom.jobs.record import parse_record, read_record

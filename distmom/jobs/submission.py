@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from distmom.corpus.storage import FIRST, N_REQUESTS, ObjectStorage, is_url
-from distmom.engine.connections import certified, connected
-from distmom.engine.observation import Condition, Observation
+from distmom.corpus.files.storage import FIRST, N_REQUESTS, ObjectStorage, is_url
+from distmom.engine.directory.observation import Condition, Observation
+from distmom.engine.executors.connections import certified, connected
 from distmom.errors import UsageError
 from distmom.jobs.job import Job
 from distmom.jobs.places import ObjectPlace

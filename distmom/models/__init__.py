@@ -126,7 +126,7 @@ def load_model(path: str | os.PathLike[str]) -> Any:
         If the model is damaged, of another version or of an unknown class.
     """
     # Imported here, because it takes long and the command line often does without.
-    from distmom.spectral.artifact import load_record, local_model
+    from distmom.spectral.saved.artifact import load_record, local_model
 
     with local_model(path) as place:
         kind = str(load_record(place).get("model"))

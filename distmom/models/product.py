@@ -31,16 +31,22 @@ from distmom.moments.product import (
     smoothed_rates,
 )
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
-from distmom.spectral.basis import Basis, range_basis, unknown_columns
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, place_parameter
-from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.posteriors import normalise
-from distmom.spectral.recovery import Recovery, column_edges
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.saved.layout import array, value
 from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.three_views import AlignedViews, align_views, load_moments, mean_rows, random_views
+from distmom.spectral.steps.basis import Basis, range_basis, unknown_columns
+from distmom.spectral.steps.recovery import Recovery, column_edges
+from distmom.spectral.steps.three_views import (
+    AlignedViews,
+    align_views,
+    load_moments,
+    mean_rows,
+    random_views,
+)
 
 #: least distance of the probability of a word from zero and from one when components of documents are inferred:
 #: for probabilities of the moments, which are clipped, and for those of EM, which only rounding can make 0 or 1

@@ -21,7 +21,7 @@ import numpy as np
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.gaussian import RowMomentsPass, dense_rows, piece_bytes
 from distmom.moments.kernels import BLOCK_ROWS, add_slices, fill_pairs, product_bytes
 from distmom.moments.multiview import MultiViewMomentsPass, aligned, total_weight

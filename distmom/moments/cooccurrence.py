@@ -8,7 +8,7 @@ from typing import Any
 from distmom.compiled import compiled
 from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 
 
 @compiled

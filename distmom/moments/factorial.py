@@ -17,7 +17,7 @@ import numpy as np
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.sequences import WindowMomentsPass, WindowSketchPass, window_moments
 from distmom.moments.windows import N_STEPS, PAIRS, window_weights
 

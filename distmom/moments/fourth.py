@@ -9,7 +9,7 @@ import numpy as np
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.groups import N_PARTS, PIECE_ROWS, ProjectedViewsPass, mean_of_parts
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from distmom.corpus import Block, RowBlock
-from distmom.engine.state import Columns
+from distmom.engine.stored.arrays import Columns
 from distmom.moments.counter import uniforms
 from distmom.moments.sketching import ProjectedPass
 

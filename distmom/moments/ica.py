@@ -17,7 +17,7 @@ import numpy as np
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.gaussian import dense_rows, mass_of, piece_bytes, project, squared_norms
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.sketching import n_stored_slabs

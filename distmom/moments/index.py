@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from distmom.corpus import Block
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.features import tfidf_rows
 
 

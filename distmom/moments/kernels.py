@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from distmom.compiled import compiled
-from distmom.engine.state import Columns
+from distmom.engine.stored.arrays import Columns
 
 
 @compiled

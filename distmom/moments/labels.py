@@ -15,9 +15,9 @@ import numpy as np
 
 from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.state import Columns
-from distmom.engine.sums import Sums, SumSpec
-from distmom.engine.tall import TallSum
+from distmom.engine.stored.arrays import Columns
+from distmom.engine.sums.additive import Sums, SumSpec
+from distmom.engine.sums.tall import TallSum
 from distmom.moments.kernels import gather, gather_columns
 from distmom.moments.sketching import scatter_rows
 from distmom.moments.weighting import MomentKind, block_weights, moment_spread, row_weights, word_values

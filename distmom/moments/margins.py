@@ -10,7 +10,7 @@ import numpy as np
 from distmom.corpus import Block
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.features import tfidf_rows
 from distmom.moments.index import placed
 

@@ -28,8 +28,8 @@ from scipy import sparse
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.state import Columns
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.stored.arrays import Columns
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.gaussian import dense_rows, piece_rows
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK

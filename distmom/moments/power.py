@@ -19,9 +19,9 @@ import numpy as np
 from distmom.compiled import compiled
 from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.state import Columns
-from distmom.engine.sums import Sums, SumSpec
-from distmom.engine.tall import Tall
+from distmom.engine.stored.arrays import Columns
+from distmom.engine.sums.additive import Sums, SumSpec
+from distmom.engine.sums.tall import Tall
 from distmom.moments.kernels import column_sums, gather_columns, scatter
 from distmom.moments.sketching import n_stored_slabs
 from distmom.moments.weighting import MomentKind, block_weights, word_values

@@ -17,7 +17,7 @@ import numpy as np
 
 from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.kernels import gather, gather_columns, scatter
 from distmom.moments.labels import posteriors
 from distmom.moments.sketching import ProjectedPass, SketchPass, n_stored_slabs, omega, omega_key

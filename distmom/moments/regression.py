@@ -14,10 +14,10 @@ from scipy.sparse import csr_array
 
 from distmom.corpus import Block
 from distmom.corpus.block import csr_from_parts
-from distmom.engine.csr import transposed_product
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.sparse import SparseSum
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
+from distmom.engine.sums.csr import transposed_product
+from distmom.engine.sums.sparse import SparseSum
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.kernels import gather, scatter
 from distmom.moments.sketching import add_product, omega_key

@@ -17,9 +17,9 @@ import numpy as np
 
 from distmom.compiled import compiled
 from distmom.corpus import Block
-from distmom.engine.csr import Csr
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
+from distmom.engine.sums.csr import Csr
 from distmom.moments.features import tfidf_rows, with_constant
 
 #: number of labels whose maximum is compared with the hardest wrong labels before each label is

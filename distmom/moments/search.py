@@ -20,7 +20,7 @@ import numpy as np
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.gaussian import (
     RowMomentsPass,
     RowSketchPass,

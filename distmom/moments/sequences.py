@@ -20,8 +20,8 @@ import numpy as np
 from distmom.compiled import compiled
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.state import Columns
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.stored.arrays import Columns
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_slices
 from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key

@@ -20,8 +20,8 @@ from scipy.special import psi
 from distmom.corpus import Block
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.state import Columns
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.stored.arrays import Columns
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.document_shares import SHORT, Counts, GivenTopics, document_shares, mixture_shares
 from distmom.moments.halves import half_counts
 from distmom.moments.kernels import row_sums, scatter

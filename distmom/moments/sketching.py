@@ -19,8 +19,8 @@ import numpy as np
 
 from distmom.compiled import compiled
 from distmom.engine.passes import Pass
-from distmom.engine.state import Columns, StoredColumns
-from distmom.engine.sums import SumSpec
+from distmom.engine.stored.arrays import Columns, StoredColumns
+from distmom.engine.sums.additive import SumSpec
 from distmom.hashing import scramble
 
 _SCALE = np.float32(3.0**0.5 / 2.0**31)

@@ -22,8 +22,8 @@ from scipy import sparse
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.sums import Sums, SumSpec
-from distmom.engine.tall import TallSum
+from distmom.engine.sums.additive import Sums, SumSpec
+from distmom.engine.sums.tall import TallSum
 from distmom.moments.groups import (
     N_PARTS,
     PIECE_ROWS,

@@ -13,7 +13,7 @@ import numpy as np
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.gaussian import dense_rows, mass_of
 from distmom.moments.groups import WHOLE_SHARD
 

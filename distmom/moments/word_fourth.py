@@ -21,8 +21,8 @@ import numpy as np
 
 from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.state import Columns
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.stored.arrays import Columns
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.errors import InputError, UsageError
 from distmom.moments.fourth import crossed_products
 from distmom.moments.groups import N_PARTS, mean_of_parts, part_numbers

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from distmom.engine.state import release, release_maps
-from distmom.engine.sums import Sums
-from distmom.engine.tall import Tall, read_rows
+from distmom.engine.stored.arrays import release, release_maps
+from distmom.engine.sums.additive import Sums
+from distmom.engine.sums.tall import Tall, read_rows
 from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
 from distmom.moments.small import SmallMoments
 from distmom.moments.weighting import MomentKind

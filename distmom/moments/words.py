@@ -21,8 +21,8 @@ import numpy as np
 
 from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.sums import Sums, SumSpec
-from distmom.engine.tall import TallSum
+from distmom.engine.sums.additive import Sums, SumSpec
+from distmom.engine.sums.tall import TallSum
 from distmom.moments.kernels import (
     add_slices,
     add_third_moment,

@@ -5,7 +5,7 @@ from distmom.predict.rows import assign_rows
 from distmom.predict.shares import transform_corpus
 from distmom.predict.stored_shares import LabelShares, StoredShares, read_shares
 from distmom.predict.stream import predict_corpus
-from distmom.spectral.aligned import AlignedCorpus, align
+from distmom.spectral.inputs.aligned import AlignedCorpus, align
 
 __all__ = [
     "AlignedCorpus",

@@ -8,7 +8,7 @@ import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.errors import UsageError
-from distmom.spectral.documents import WARN_SHARE
+from distmom.spectral.inputs.documents import WARN_SHARE
 
 logger = logging.getLogger(__name__)
 

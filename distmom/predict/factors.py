@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.corpus.arrays import create_array
+from distmom.corpus.files.arrays import create_array
 from distmom.corpus.layers import check_corpus
 from distmom.engine import Observer, Pass, Rows, Sums, SumSpec
 from distmom.models.eca.estimator import ECA
@@ -17,7 +17,7 @@ from distmom.models.eca.recovery import group_factors
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.predict.output import put_in_place
 from distmom.spectral.capabilities import Capability, require
-from distmom.spectral.inputs import with_layer
+from distmom.spectral.inputs.checks import check_columns, with_layer
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def transform_views(
     require(model, Capability.FACTORS)
     check_corpus(corpus)
     corpus = with_layer(corpus, model.reads, model.layer, type(model).__name__)
-    model.check_features(corpus)
+    check_columns(model, corpus)
     with put_in_place(out, "factors", overwrite=overwrite) as place:
         k = len(model.unmixing_)
         with place.engine(corpus, client, memory_limit, observer) as engine:

@@ -1,8 +1,8 @@
 """Atomic writing of output directories: predictions, topic shares, factors and components of rows.
 
 An output is written to a temporary directory and then renamed, or uploaded to an object store (see
-`distmom.corpus.uploads`). It contains a record, such as ``predictions.json``, with size and sha256 of all other
-files.
+`distmom.corpus.files.uploads`). It contains a record, such as ``predictions.json``, with size and sha256 of all
+other files.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from distmom.corpus import AnyCorpus
-from distmom.corpus.aside import make_aside, recover, remove_temporary
-from distmom.corpus.commit import destination, put_directory
-from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files
-from distmom.corpus.space import space_explained
-from distmom.corpus.storage import is_url
-from distmom.corpus.uploads import check_vacant, upload_directory
+from distmom.corpus.files.aside import make_aside, recover, remove_temporary
+from distmom.corpus.files.commit import destination, put_directory
+from distmom.corpus.files.records import RecordFormat, are_files, check_file, describe_files
+from distmom.corpus.files.space import space_explained
+from distmom.corpus.files.storage import is_url
+from distmom.corpus.files.uploads import check_vacant, upload_directory
 from distmom.engine import Engine, Observer, RunDirectory, open_engine, open_executor
 from distmom.errors import StoreError, UsageError
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from distmom.corpus import Block, Corpus, MemoryCorpus, ShardInfo
 from distmom.engine import Engine, StoredArray
-from distmom.spectral.aligned import AlignedCorpus
+from distmom.spectral.inputs.aligned import AlignedCorpus
 
 #: maximum number of documents in a piece; scoring one takes a few seconds
 PIECE_DOCUMENTS = 4096

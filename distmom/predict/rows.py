@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus.arrays import create_array
+from distmom.corpus.files.arrays import create_array
 from distmom.corpus.layers import check_corpus
 from distmom.engine import Observer
-from distmom.errors import UsageError
 from distmom.predict.output import put_in_place
 from distmom.spectral.capabilities import Capability, require
-from distmom.spectral.execute import execute
-from distmom.spectral.inputs import with_layer
+from distmom.spectral.inputs.checks import check_columns, with_layer
+from distmom.spectral.program.execute import execute
 
 
 def assign_rows(
@@ -65,15 +64,8 @@ def assign_rows(
     """
     require(model, Capability.COMPONENTS)
     check_corpus(corpus)
-    name = type(model).__name__
-    corpus = with_layer(corpus, model.reads, getattr(model, "layer", None), name)
-    if corpus.n_words != model.n_features_in_:
-        raise UsageError(f"expected the {model.n_features_in_} features of {name}, got {corpus.n_words}")
-    if list(corpus.vocabulary) != list(model.vocabulary_):
-        raise UsageError(
-            f"expected the columns or symbols of {name} in the same order, got others; ingest the source with "
-            "'--like MODEL'"
-        )
+    corpus = with_layer(corpus, model.reads, getattr(model, "layer", None), type(model).__name__)
+    check_columns(model, corpus)
     with put_in_place(out, "components", overwrite=overwrite) as place:
         with place.engine(corpus, client, memory_limit, observer) as engine:
             stored = execute(model.assign, engine)

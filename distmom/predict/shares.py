@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.corpus.arrays import create_array
-from distmom.corpus.commit import write_atomic
+from distmom.corpus.files.arrays import create_array
+from distmom.corpus.files.commit import write_atomic
 from distmom.corpus.layers import check_corpus
 from distmom.engine import Observer, Pass, Rows, Sums, SumSpec
 from distmom.models.topics.program import TopicModel
@@ -22,8 +22,8 @@ from distmom.predict.aligned import check_words
 from distmom.predict.lines import answer_lines, check_output_format
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus
-from distmom.spectral.aligned import align
 from distmom.spectral.capabilities import Capability, require
+from distmom.spectral.inputs.aligned import align
 
 #: number of representative documents per topic
 N_REPRESENTATIVES = 10

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from distmom.corpus.records import read_file
-from distmom.corpus.uploads import local_directory
+from distmom.corpus.files.records import read_file
+from distmom.corpus.files.uploads import local_directory
 from distmom.errors import StoreError, UsageError
 from distmom.predict.output import output_kind, read_output
 

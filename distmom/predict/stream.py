@@ -12,7 +12,7 @@ import numpy as np
 import zarr
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.corpus.arrays import CHUNK_ELEMENTS, create_array
+from distmom.corpus.files.arrays import CHUNK_ELEMENTS, create_array
 from distmom.corpus.layers import check_corpus
 from distmom.engine import (
     Observer,
@@ -23,17 +23,17 @@ from distmom.engine import (
     SumSpec,
 )
 from distmom.errors import UsageError
-from distmom.models.multilabel.candidates import stored_scorer
-from distmom.models.multilabel.chosen_labels import label_numbers, of_labels
+from distmom.models.multilabel.blend.probabilities import checked_threshold
 from distmom.models.multilabel.estimator import MultiLabelMoM
-from distmom.models.multilabel.probabilities import checked_threshold
-from distmom.models.multilabel.scorer import Scorer
+from distmom.models.multilabel.heads.candidates import stored_scorer
+from distmom.models.multilabel.heads.chosen_labels import label_numbers, of_labels
+from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.predict.aligned import check_words
 from distmom.predict.lines import AnswerLines, answer_lines, check_output_format
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus
-from distmom.spectral.aligned import align
 from distmom.spectral.capabilities import Capability, require
+from distmom.spectral.inputs.aligned import align
 
 
 @dataclass(frozen=True)

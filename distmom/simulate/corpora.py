@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import Corpus, CorpusWriter, open_corpus, open_words
-from distmom.corpus.aside import make_aside, recover, remove_temporary
-from distmom.corpus.commit import destination, put_directory
-from distmom.corpus.npy import map_npy
-from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files, from_record
-from distmom.corpus.shard import ShardResult, write_shard
-from distmom.corpus.space import space_explained
+from distmom.corpus.files.aside import make_aside, recover, remove_temporary
+from distmom.corpus.files.commit import destination, put_directory
+from distmom.corpus.files.npy import map_npy
+from distmom.corpus.files.records import RecordFormat, are_files, check_file, describe_files, from_record
+from distmom.corpus.files.space import space_explained
+from distmom.corpus.stored.shard import ShardResult, write_shard
 from distmom.errors import StoreError, UsageError
 from distmom.simulate.draws import draw_documents
 from distmom.simulate.planted_model import Planted, Zipf

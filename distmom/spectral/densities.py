@@ -11,9 +11,9 @@ from distmom.blas import one_blas_thread
 from distmom.errors import InputError
 from distmom.spectral.bases import DensityMixin
 from distmom.spectral.estimator import SpectralEstimator
-from distmom.spectral.inputs import check_size
+from distmom.spectral.inputs.checks import check_size
+from distmom.spectral.inputs.tables import rows_in_memory
 from distmom.spectral.posteriors import Posterior, posterior_of
-from distmom.spectral.tables import rows_in_memory
 
 
 class ViewsLikelihood:

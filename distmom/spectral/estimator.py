@@ -14,7 +14,17 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import Observer, RunDirectory, open_engine, open_executor, plan_pass
 from distmom.errors import UsageError
-from distmom.spectral.artifact import (
+from distmom.spectral.capabilities import Capability
+from distmom.spectral.inputs.checks import WORDS, with_layer
+from distmom.spectral.inputs.documents import block_in_memory, corpus_in_memory
+from distmom.spectral.inputs.tables import NAMED_COLUMNS
+from distmom.spectral.parameters import fixed, parameter
+from distmom.spectral.program.execute import execute
+from distmom.spectral.program.ledger import Ledger
+from distmom.spectral.program.plan import Plan
+from distmom.spectral.program.run import PLACES, Run
+from distmom.spectral.program.timing import estimate
+from distmom.spectral.saved.artifact import (
     check_target,
     load_arrays,
     load_names,
@@ -23,19 +33,9 @@ from distmom.spectral.artifact import (
     save_model,
     whole_description,
 )
-from distmom.spectral.capabilities import Capability
-from distmom.spectral.documents import block_in_memory, corpus_in_memory
-from distmom.spectral.execute import execute
-from distmom.spectral.inputs import WORDS, with_layer
-from distmom.spectral.layout import layout_of
-from distmom.spectral.ledger import Ledger
-from distmom.spectral.packing import pack, unpack
-from distmom.spectral.parameters import fixed, parameter
-from distmom.spectral.plan import Plan
-from distmom.spectral.run import PLACES, Run
+from distmom.spectral.saved.layout import layout_of
+from distmom.spectral.saved.packing import pack, unpack
 from distmom.spectral.seeds import Seeded
-from distmom.spectral.tables import NAMED_COLUMNS
-from distmom.spectral.timing import estimate
 
 #: attributes that every model stores beside its state
 _RECORDED = ("settings", "n_documents", "timings", "spent", "fit_seconds")
@@ -46,9 +46,9 @@ class SpectralEstimator(Seeded):
     """Base class of estimators that make passes over a corpus.
 
     A subclass declares its parameters (`distmom.spectral.parameters`) and its ``State``, a frozen dataclass
-    (`distmom.spectral.layout`), and defines `check` and `program`. Type checkers see the constructor as that of a
-    dataclass (PEP 681), so whatever a subclass annotates in its body is a parameter; further attributes of fitted
-    models are annotated in a base class that is not an estimator.
+    (`distmom.spectral.saved.layout`), and defines `check` and `program`. Type checkers see the constructor as that
+    of a dataclass (PEP 681), so whatever a subclass annotates in its body is a parameter; further attributes of
+    fitted models are annotated in a base class that is not an estimator.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class SpectralEstimator(Seeded):
     #: diagnostics that `summary` has
     shown: ClassVar[tuple[str, ...]] = ()
     #: attribute by which components of two fits are matched, None where their sign or scale is arbitrary (see
-    #: `distmom.spectral.jackknife.standard_errors`)
+    #: `distmom.spectral.program.jackknife.standard_errors`)
     matched_by: ClassVar[str | None] = None
 
     timings_: list[dict[str, Any]]
@@ -282,17 +282,11 @@ class SpectralEstimator(Seeded):
         check_is_fitted(self)
         check_target(path, overwrite)
         arrays: dict[str, np.ndarray] = {}
-        parameters = self.get_params()
-        seed = {}
-        if self._is_drawn:
-            # The state of a generator is not stored.
-            parameters["random_state"], seed = None, {"seed": self.seed_}
         record = {
             "model": type(self).__name__,
-            "parameters": parameters,
+            **self._stored_parameters(),
             "state": pack(self._state(), arrays),
             **{name: getattr(self, f"{name}_") for name in _RECORDED},
-            **seed,
         }
         save_model(path, record, arrays, self.vocabulary_, self.label_names_, overwrite=overwrite)
 
@@ -320,7 +314,7 @@ class SpectralEstimator(Seeded):
                 arrays = load_arrays(place, record, layout_of(cls.State, record["state"]), model._sizes())
                 for name in _RECORDED:
                     setattr(model, f"{name}_", record[name])
-                model.seed_ = record["seed"] if model.random_state is None else model.random_state
+                model._restore_seed(record)
                 model._name_columns()
                 model._keep(unpack(cls.State, record["state"], arrays))
         return model

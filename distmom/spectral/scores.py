@@ -15,7 +15,7 @@ import numpy as np
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass
-from distmom.engine.sums import SumSpec
+from distmom.engine.sums.additive import SumSpec
 from distmom.moments.gaussian import dense_rows, piece_rows
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.multiview import aligned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, cast
@@ -67,3 +68,17 @@ class Seeded(Parametrised):
             self.seed_ = int(check_random_state(self.random_state).randint(1 << 31))
         else:
             self.seed_ = int(self.random_state)
+
+    def _stored_parameters(self) -> dict[str, Any]:
+        """Return what is stored of the parameters: ``parameters``, and ``seed`` if it was drawn.
+
+        The state of a generator is not stored.
+        """
+        parameters = self.get_params()
+        if not self._is_drawn:
+            return {"parameters": parameters}
+        return {"parameters": {**parameters, "random_state": None}, "seed": self.seed_}
+
+    def _restore_seed(self, record: Mapping[str, Any]) -> None:
+        """Set ``seed_`` of an estimator made of stored parameters; a KeyError if the record lacks it."""
+        self.seed_ = record["seed"] if self.random_state is None else self.random_state

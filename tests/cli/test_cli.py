@@ -194,7 +194,7 @@ def test_damage_exits_4_and_is_named(run, tmp_path, place):
 def test_no_scheduler_exits_5_and_says_how_to_go_on(run, tmp_path, place, monkeypatch):
     import dask
 
-    from distmom.engine import connections
+    from distmom.engine.executors import connections
 
     monkeypatch.setattr(connections.open_executor.__wrapped__, "__kwdefaults__", {
         **connections.open_executor.__wrapped__.__kwdefaults__, "connect_timeout_s": 1.0,

@@ -212,7 +212,7 @@ def test_moments_in_a_basis_that_is_gone_or_changed_do_not_go_on(small, run, int
         ("{corpus} {kept} -k 3", 2, "the model exists"),
         ("{out} {out}2", 2, "is not a corpus"),
         ("{corpus} {out} --like {out}", 2, "not a model"),
-        ("{corpus} {out} --like {kept} -k 3", 2, "--n-components: settled by --like"),
+        ("{corpus} {out} --like {kept} -k 3", 2, "--n-components: expected none with --like"),
         ("{corpus} {out} -k 20 --max-df 1 --memory-limit 100MiB", 2, "a worker of 100 MiB can use only 70"),
         ("{corpus} {out} --scheduler 127.0.0.1:1 --workers 2", 2, "either a scheduler or"),
     ],

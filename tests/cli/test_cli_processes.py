@@ -18,7 +18,7 @@ from stores import free_port
 from distmom.cli.main import main
 from distmom.corpus import from_arrays
 from distmom.engine import KernelsMissing, tasks
-from distmom.engine.events import read_log
+from distmom.engine.directory.events import read_log
 from distmom.models import load_model
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -9,7 +9,7 @@ from stores import free_port
 
 from distmom.cli.main import main
 from distmom.corpus import from_arrays, open_corpus
-from distmom.corpus.storage import ObjectStorage
+from distmom.corpus.files.storage import ObjectStorage
 from distmom.models import MultiLabelMoM
 
 LOCAL = ("--workers", "0", "--quiet")

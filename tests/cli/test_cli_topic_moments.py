@@ -59,11 +59,17 @@ def test_moments_are_kept_added_and_fitted(place, run, tmp_path):
         (("fit", moments, tmp_path / "m", "-k", 9, "--model", "lda"), "expected at most 3"),
         (
             ("fit", moments, tmp_path / "m", "--model", "lda", "--min-df", 0.1),
-            "--min-df: settled with the moments",
+            "--min-df: expected none, as the moments",
         ),
         (("fit", moments, moments, "--model", "lda", "--overwrite"), "holds the moments themselves"),
-        (("fit", moments, tmp_path / "m", "--model", "lda", "--workers", 2), "--workers: moments are fitted"),
-        (("moments", tmp_path / "new", tmp_path / "m", "--like", moments, "--seed", 1), "--seed: settled by"),
+        (
+            ("fit", moments, tmp_path / "m", "--model", "lda", "--workers", 2),
+            "--workers: expected none",
+        ),
+        (
+            ("moments", tmp_path / "new", tmp_path / "m", "--like", moments, "--seed", 1),
+            "--seed: expected none with",
+        ),
         (("combine", tmp_path / "m", "--add", moments, "--add", moments), "are in both sums"),
         (("combine", tmp_path / "all", "--add", moments), "exists; choose another path"),
         (("topics", moments), "kept moments, not a model"),
@@ -181,7 +187,7 @@ def test_moments_and_search_have_the_passes_of_their_plans(place, run, tmp_path)
     assert made(err) == n_scans(out) == {"sketch": 1, "power": 1, "moments": 2}
     code, _, err = run("search", tmp_path / "kept", "--word", "cat", "--n-power-iter", 1)
     assert code == 2
-    assert "--n-power-iter: settled with the moments" in err
+    assert "--n-power-iter: expected none, as the moments" in err
     # A method of search is no part of the moments.
     assert run("search", tmp_path / "kept", "--word", "cat", "--method", "joint", "--force")[0] == 0
 

@@ -209,8 +209,8 @@ def test_one_topic_is_found_by_a_word_or_by_documents(place, run, tmp_path):
     assert {word for word, _ in json.loads(out)["words"][:5]} == set(WORDS["transport"])
     for arguments, message in (
         (("-k", 6), "n_components: expected at most 5, for which the moments were made, got 6"),
-        (("--min-df", 0.1), "--min-df: settled with the moments"),
-        (("--seed", 0), "--seed: settled with the moments"),
+        (("--min-df", 0.1), "--min-df: expected none, as the moments"),
+        (("--seed", 0), "--seed: expected none, as the moments"),
     ):
         code, _, err = run(*search, "--word", "cat", *arguments)
         assert code == 2

@@ -10,12 +10,12 @@ from helpers import planted_matrices
 
 from distmom.cli.main import main
 from distmom.corpus import from_arrays
-from distmom.corpus.commit import commit_directory
-from distmom.corpus.storage import is_url
-from distmom.corpus.uploads import upload_directory
+from distmom.corpus.files.commit import commit_directory
+from distmom.corpus.files.storage import is_url
+from distmom.corpus.files.uploads import upload_directory
 from distmom.models import MultiLabelMoM, load_model
-from distmom.spectral import artifact
-from distmom.spectral.artifact import record_digest
+from distmom.spectral.saved import artifact
+from distmom.spectral.saved.artifact import record_digest
 
 LOCAL = ("--workers", "0", "--quiet")
 MODEL = ("-k", "4", "--head", "linear")

@@ -11,9 +11,9 @@ from steps import ACTS, Spec, tried_apart
 from distmom.cli import run as runs
 from distmom.cli.main import main
 from distmom.corpus import from_arrays
-from distmom.engine import epochs
-from distmom.engine.directory import FIRST_DIRECTORIES
-from distmom.spectral.artifact import record_digest
+from distmom.engine.directory import epochs
+from distmom.engine.directory.run_directory import FIRST_DIRECTORIES
+from distmom.spectral.saved.artifact import record_digest
 
 LOCAL = ("--workers", "0", "--quiet")
 LABELS = ("-k", "3", "--head", "posterior")

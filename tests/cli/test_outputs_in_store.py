@@ -11,8 +11,9 @@ from helpers import planted_matrices
 from stores import free_port
 
 from distmom.cli.main import main
-from distmom.corpus import from_arrays, uploads
-from distmom.corpus.storage import ObjectStorage
+from distmom.corpus import from_arrays
+from distmom.corpus.files import uploads
+from distmom.corpus.files.storage import ObjectStorage
 from distmom.errors import StoreError, UsageError
 from distmom.predict import read_shares
 
@@ -23,7 +24,7 @@ LOCAL = ("--workers", "0", "--quiet")
 KILLED = """
 import os, signal, sys, threading
 from distmom.cli.main import main
-from distmom.corpus.storage import ObjectStorage
+from distmom.corpus.files.storage import ObjectStorage
 write, written, one_at_a_time = ObjectStorage.write_file, [], threading.Lock()
 
 def killed(self, key, path):

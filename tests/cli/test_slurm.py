@@ -27,7 +27,7 @@ MODEL = ("-k", "3", "--head", "posterior")
 #: makes every task of a worker take a while, as long as a file exists
 SLOW = """
 import os, time
-from distmom.corpus import pipeline
+from distmom.corpus.sources import pipeline
 from distmom.engine import tasks
 
 

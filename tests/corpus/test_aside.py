@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from distmom.corpus import aside
+from distmom.corpus.files import aside
 
 ENDED = """
 import os, sys
 from pathlib import Path
-from distmom.corpus.aside import make_aside
+from distmom.corpus.files.aside import make_aside
 (make_aside(Path(sys.argv[1])) / "part").write_text("half")
 os._exit(9)
 """

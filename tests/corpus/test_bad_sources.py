@@ -6,8 +6,8 @@ from helpers import make
 from scipy import sparse
 
 from distmom.corpus import ingest
-from distmom.corpus.readers import matrices
-from distmom.corpus.readers import source as source_module
+from distmom.corpus.sources.readers import matrices
+from distmom.corpus.sources.readers import source as source_module
 from distmom.errors import InputError, UsageError
 
 

@@ -8,7 +8,7 @@ from helpers import write
 from sklearn.feature_extraction.text import CountVectorizer
 
 from distmom.corpus import MemoryCorpus, ingest, open_corpus, text_corpus, write_corpus
-from distmom.corpus.tokenize import Tokenizer, choose_words
+from distmom.corpus.sources.tokenize import Tokenizer, choose_words
 from distmom.errors import InputError, UsageError
 
 

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from helpers import write
 
-from distmom.corpus import ingest, lock, open_corpus
-from distmom.corpus.staging import StagedCorpus
+from distmom.corpus import ingest, open_corpus
+from distmom.corpus.files import lock
+from distmom.corpus.stored.staging import StagedCorpus
 from distmom.errors import InputError, StoreError, UsageError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

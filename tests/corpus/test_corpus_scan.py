@@ -10,11 +10,19 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from distmom.corpus import ingest
-from distmom.corpus.readers import scan as scan_module
-from distmom.corpus.readers import source, sparse
-from distmom.corpus.readers.scan import COUNTED, LABELLED, LABELLED_NOT_BLANK, PAIRS, Lines, Scan, scan
-from distmom.corpus.readers.source import Chunk, LineReader, Tally
-from distmom.corpus.readers.spec import Spec
+from distmom.corpus.sources.readers import scan as scan_module
+from distmom.corpus.sources.readers import source, sparse
+from distmom.corpus.sources.readers.scan import (
+    COUNTED,
+    LABELLED,
+    LABELLED_NOT_BLANK,
+    PAIRS,
+    Lines,
+    Scan,
+    scan,
+)
+from distmom.corpus.sources.readers.source import Chunk, LineReader, Tally
+from distmom.corpus.sources.readers.spec import Spec
 from distmom.errors import InputError
 
 

@@ -15,10 +15,10 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays, open_corpus
-from distmom.corpus.commit import restore_replaced
-from distmom.corpus.manifest import CORPUS, parse_manifest
+from distmom.corpus.files.commit import restore_replaced
 from distmom.corpus.names import number_lines
-from distmom.corpus.shard import column_sums
+from distmom.corpus.stored.manifest import CORPUS, parse_manifest
+from distmom.corpus.stored.shard import column_sums
 from distmom.errors import InputError, StoreError, UsageError
 
 
@@ -118,7 +118,7 @@ def test_pickle_reopens_the_same_corpus(corpus):
     packed = pickle.dumps(corpus)
     X, Y = matrices(seed=1)
     from_arrays(corpus.path, X, Y, overwrite=True)
-    from distmom.corpus import stored
+    from distmom.corpus.stored import base as stored
 
     stored._reopen.cache_clear()
     with pytest.raises(StoreError, match="a different corpus is there"):

@@ -20,8 +20,8 @@ from distmom.corpus import (
     open_corpus,
     open_words,
 )
-from distmom.corpus.layer_write import LayerShard, LayerWriter
 from distmom.corpus.layers import CONTEXT_ROWS, Layer
+from distmom.corpus.stored.write_layers import LayerShard, LayerWriter
 from distmom.errors import InputError, StoreError, UsageError
 
 
@@ -320,7 +320,7 @@ def test_words_and_rows_are_told_apart(tmp_path):
 
 
 def test_a_manifest_with_other_entries_is_refused(tmp_path):
-    from distmom.corpus.manifest import CORPUS
+    from distmom.corpus.stored.manifest import CORPUS
 
     ingest_rows(np.zeros((30, 2)), tmp_path / "corpus", shard_rows=16)
     path = tmp_path / "corpus/manifest.json"

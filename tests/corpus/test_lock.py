@@ -11,11 +11,12 @@ import pytest
 from helpers import meanwhile
 from scipy.sparse import csr_array
 
-from distmom.corpus import from_arrays, lock, open_corpus
-from distmom.corpus.lock import Holder, Lock
+from distmom.corpus import from_arrays, open_corpus
+from distmom.corpus.files import lock
+from distmom.corpus.files.lock import Holder, Lock
 from distmom.errors import TakenOverError, UsageError
 
-CHILD = "import os, sys; from distmom.corpus.lock import Lock; Lock(sys.argv[1]).acquire(); os._exit(9)"
+CHILD = "import os, sys; from distmom.corpus.files.lock import Lock; Lock(sys.argv[1]).acquire(); os._exit(9)"
 
 
 def elsewhere(**changes):

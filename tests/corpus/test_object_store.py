@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from stores import KEYS, file_server, free_port, use
 
-from distmom.corpus import copy_corpus, from_arrays, ingest_rows, open_corpus, storage, stored
-from distmom.corpus.storage import MissingError, ObjectStorage, Patience
+from distmom.corpus import copy_corpus, from_arrays, ingest_rows, open_corpus
+from distmom.corpus.files import storage
+from distmom.corpus.files.storage import MissingError, ObjectStorage, Patience
+from distmom.corpus.stored import base as stored
 from distmom.errors import StoreError, UsageError
 
 

@@ -9,9 +9,9 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from distmom.corpus.arrays import create_array, decode_array, encode_group, files_below
-from distmom.corpus.npy import map_npy, read_npy_header
-from distmom.corpus.records import (
+from distmom.corpus.files.arrays import create_array, decode_array, encode_group, files_below
+from distmom.corpus.files.npy import map_npy, read_npy_header
+from distmom.corpus.files.records import (
     RecordFormat,
     are_files,
     check_file,
@@ -106,7 +106,7 @@ def test_a_record_that_is_missing_or_too_large_is_not_read(tmp_path, monkeypatch
     with pytest.raises(StoreError, match=r"r\.json: cannot be read: No such file"):
         FORMAT.read(tmp_path / "r.json")
     FORMAT.write(tmp_path / "r.json", CONTENT)
-    monkeypatch.setattr("distmom.corpus.records.MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr("distmom.corpus.files.records.MAX_RECORD_BYTES", 100)
     with pytest.raises(StoreError, match=r"r\.json: size: expected at most 100 bytes, got \d+"):
         FORMAT.read(tmp_path / "r.json")
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from distmom.corpus.commit import (
+from distmom.corpus.files.commit import (
     commit_directory,
     put_directory,
     replace_directory,

@@ -9,8 +9,8 @@ import zarr
 from scipy import sparse
 
 from distmom.corpus import RowCorpus, ingest_rows, ingest_sentences
-from distmom.corpus.layer_write import LayerShard, LayerWriter
 from distmom.corpus.layers import Layer
+from distmom.corpus.stored.write_layers import LayerShard, LayerWriter
 from distmom.errors import InputError, UsageError
 
 
@@ -266,7 +266,7 @@ def test_batches_of_an_arrow_file_are_read_one_by_one(tmp_path, monkeypatch):
     groups = [f"g{i // 20}" for i in range(50)]
     table = pa.table({"who": groups, "b": X[:, 1], "a": X[:, 0]})
     import_module("pyarrow.feather").write_feather(table, tmp_path / "x.arrow", chunksize=7)
-    module = import_module("distmom.corpus.readers.arrow")
+    module = import_module("distmom.corpus.sources.readers.arrow")
     load, n_pieces = module._load_arrow, []
 
     def counted(path, first, last, columns):

@@ -15,7 +15,7 @@ from distmom.corpus import from_arrays
 from distmom.engine import Engine, OnCluster, Pass, RunDirectory, SumSpec, open_engine, open_executor
 from distmom.errors import ClusterError, InputError, UsageError
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel import blend
+from distmom.models.multilabel.blend import choose as blend
 from distmom.moments.words import WordMomentsPass
 
 pytestmark = pytest.mark.cluster

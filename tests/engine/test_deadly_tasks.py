@@ -24,7 +24,7 @@ def die(value):
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_a_task_that_kills_every_worker_is_named_and_others_are_not_blamed(monkeypatch):
-    monkeypatch.setattr("distmom.engine.cluster.MAX_ATTEMPTS", 1)
+    monkeypatch.setattr("distmom.engine.executors.cluster.MAX_ATTEMPTS", 1)
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 1}),
         open_executor(workers=1) as executor,
@@ -55,7 +55,7 @@ class DeadlyPass(Pass):
 @pytest.mark.cluster
 def test_the_shard_that_kills_every_worker_is_named(corpus, monkeypatch):
     """It is in the middle of a group of three."""
-    monkeypatch.setattr("distmom.engine.cluster.MAX_ATTEMPTS", 1)
+    monkeypatch.setattr("distmom.engine.executors.cluster.MAX_ATTEMPTS", 1)
     monkeypatch.setattr(plan, "MAX_GROUPS", 5)
     monkeypatch.setattr(plan, "MIN_GROUPS", 5)
     with (

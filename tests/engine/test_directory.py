@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from helpers import meanwhile
 
-from distmom.engine.directory import RunDirectory
+from distmom.engine.directory.run_directory import RunDirectory
 
 N_TRIALS = 2_000
 

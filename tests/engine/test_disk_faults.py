@@ -16,10 +16,11 @@ from helpers import content
 
 from distmom.cli.main import main
 from distmom.corpus import ingest, open_corpus
-from distmom.corpus.lock import Lock
-from distmom.corpus.space import held_bytes, space_explained
-from distmom.engine import InProcess, OnCluster, RunDirectory, attempts
-from distmom.engine.threads import on_threads
+from distmom.corpus.files.lock import Lock
+from distmom.corpus.files.space import held_bytes, space_explained
+from distmom.engine import InProcess, OnCluster, RunDirectory
+from distmom.engine.executors import attempts
+from distmom.engine.executors.threads import on_threads
 from distmom.errors import InputError, OutOfSpaceError, StoreError
 
 MODEL = ("-k", "3", "--head", "posterior", "--workers", "0", "--quiet")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers import CountPass, count, random_corpus
 
-from distmom.corpus.commit import put_if_absent
+from distmom.corpus.files.commit import put_if_absent
 from distmom.engine import (
     Engine,
     GroupDone,
@@ -25,9 +25,9 @@ from distmom.engine import (
     fingerprint,
     open_engine,
 )
-from distmom.engine.directory import load_sums
+from distmom.engine.directory.run_directory import load_sums
 from distmom.engine.environment import environment
-from distmom.engine.state import _maps
+from distmom.engine.stored.arrays import _maps
 from distmom.errors import StoreError
 from distmom.moments.words import WordSketchPass
 
@@ -180,9 +180,9 @@ def test_rows_are_on_the_disk_before_their_pass_is_committed(tmp_path, monkeypat
         committed.append(set(synced))
         put_if_absent(temporary, final, is_whole)
 
-    monkeypatch.setattr("distmom.corpus.commit.sync_path", sync)
-    monkeypatch.setattr("distmom.engine.directory.sync_path", sync)
-    monkeypatch.setattr("distmom.engine.directory.put_if_absent", put)
+    monkeypatch.setattr("distmom.corpus.files.commit.sync_path", sync)
+    monkeypatch.setattr("distmom.engine.directory.run_directory.sync_path", sync)
+    monkeypatch.setattr("distmom.engine.directory.run_directory.put_if_absent", put)
     corpus = random_corpus()
     Engine(corpus, RunDirectory(tmp_path)).run(count(corpus))
     rows = {path for path in (tmp_path / "rows").rglob("*") if ".tmp-" not in str(path)}

@@ -22,18 +22,19 @@ from helpers import content, meanwhile, planted_corpus, random_corpus
 from distmom.cli import run as runs
 from distmom.cli.main import main
 from distmom.corpus import RowCorpus, from_arrays
-from distmom.engine import Pass, RunDirectory, SumSpec, abandoned, epochs, open_engine
-from distmom.engine.epochs import EPOCH, LEASE, Beat, End, Owner
-from distmom.engine.lease import Lease, leased
-from distmom.engine.observation import condition
+from distmom.engine import Pass, RunDirectory, SumSpec, open_engine
+from distmom.engine.directory import abandoned, epochs
+from distmom.engine.directory.epochs import EPOCH, LEASE, Beat, End, Owner
+from distmom.engine.directory.lease import Lease, leased
+from distmom.engine.directory.observation import condition
 from distmom.errors import CancelledError, ClusterError, TakenOverError, UsageError
 from distmom.moments.words import WordMomentsPass
-from distmom.spectral import artifact
+from distmom.spectral.saved import artifact
 
 #: the command with a lease of two seconds
 QUICK = """
 import sys
-from distmom.engine import epochs
+from distmom.engine.directory import epochs
 epochs.BEAT_S, epochs.LEASE_S, epochs.LOOK_S = 0.2, 2.0, 0.1
 from distmom.cli.main import main
 sys.exit(main(sys.argv[1:]))

@@ -16,8 +16,7 @@ from distmom.cli.progress import PassProgress
 from distmom.compiled import compiled
 from distmom.corpus import MemoryCorpus
 from distmom.engine import open_engine
-from distmom.engine.cluster import OnCluster
-from distmom.engine.events import (
+from distmom.engine.directory.events import (
     EVENTS,
     EVENTS_VERSION,
     EventLog,
@@ -27,6 +26,7 @@ from distmom.engine.events import (
     PassStarted,
     read_log,
 )
+from distmom.engine.executors.cluster import OnCluster
 from distmom.errors import StoreError
 from distmom.models import ProductMixture
 

@@ -14,7 +14,8 @@ from clusters import wait_until
 from helpers import content, lda_corpus, planted_corpus
 
 from distmom.corpus import from_arrays
-from distmom.engine import RunDirectory, epochs
+from distmom.engine import RunDirectory
+from distmom.engine.directory import epochs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(600)]
 
@@ -24,7 +25,8 @@ MODELS = {"labels": ("-k", "3"), "topics": ("--model", "lda", "-k", "3")}
 DISTURBED = """
 import os, signal, subprocess, time
 from pathlib import Path
-from distmom.engine import epochs, tasks
+from distmom.engine import tasks
+from distmom.engine.directory import epochs
 
 epochs.BEAT_S, epochs.LEASE_S, epochs.LOOK_S = 0.2, 2.0, 0.1
 accumulate = tasks._accumulate

@@ -21,8 +21,9 @@ from helpers import planted_corpus, random_corpus
 
 import distmom
 from distmom.corpus import from_arrays
-from distmom.engine import open_engine, open_executor, stalled, watch
+from distmom.engine import open_engine, open_executor
 from distmom.engine.environment import differing, environment
+from distmom.engine.executors import stalled, watch
 from distmom.errors import ClusterError
 from distmom.models import MultiLabelMoM
 from distmom.moments.words import WordMomentsPass
@@ -76,7 +77,7 @@ def _wait(value):
 
 @pytest.mark.slow
 def test_a_scheduler_that_stands_still_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("distmom.engine.connections.CLOSE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("distmom.engine.executors.connections.CLOSE_TIMEOUT_S", 2.0)
     with cluster_of_processes(tmp_path, 1) as (address, processes):
         started = time.monotonic()
 
@@ -275,7 +276,8 @@ def test_versions_that_differ_are_named():
 #: writes the role and the process of whoever decomposes a tensor to a file
 WITNESS = """
 import os
-from distmom.spectral import components, core
+from distmom.spectral.steps import components
+from distmom.spectral.steps import core
 
 
 def witnessed(function):
@@ -298,7 +300,7 @@ def test_the_decomposition_runs_where_it_is_asked_for(tmp_path, monkeypatch, pla
     corpus = from_arrays(tmp_path / "c", block.words, block.labels, shard_documents=150)
     (tmp_path / "witness.py").write_text(WITNESS)
     monkeypatch.setenv("WITNESS", str(tmp_path / "pids"))
-    from distmom.spectral import components, core
+    from distmom.spectral.steps import components, core
 
     for module in (components, core):
         monkeypatch.setattr(module, "decompose_moments", core.decompose_moments)

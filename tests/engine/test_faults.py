@@ -18,7 +18,8 @@ from distributed.comm.core import CommClosedError
 from helpers import content
 
 from distmom.cli.main import main
-from distmom.engine import OnCluster, Pass, RunDirectory, SumSpec, open_engine, open_executor, watch
+from distmom.engine import OnCluster, Pass, RunDirectory, SumSpec, open_engine, open_executor
+from distmom.engine.executors import watch
 from distmom.engine.tasks import fold_group
 from distmom.errors import ClusterError
 
@@ -148,7 +149,7 @@ def proxied(port):
 
 def test_a_connection_that_is_cut_ends_a_pass_within_seconds(corpus, monkeypatch):
     monkeypatch.setattr(watch, "SILENCE_TIMEOUT_S", 2.0)
-    monkeypatch.setattr("distmom.engine.connections.CLOSE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("distmom.engine.executors.connections.CLOSE_TIMEOUT_S", 2.0)
     with threads() as (local, _), proxied(int(local.scheduler_address.rpartition(":")[2])) as (port, cut):
 
         def interrupted():

@@ -21,13 +21,13 @@ from distmom.engine import (
     StoredColumns,
     SumSpec,
     TallResult,
-    epochs,
     open_engine,
     plan,
     reports,
 )
-from distmom.engine.epochs import EPOCH, End, Owner
-from distmom.engine.threads import on_threads
+from distmom.engine.directory import epochs
+from distmom.engine.directory.epochs import EPOCH, End, Owner
+from distmom.engine.executors.threads import on_threads
 from distmom.errors import TakenOverError
 
 #: shards of the corpus, each a group
@@ -171,8 +171,8 @@ def interrupted(pass_, corpus, directory, executor=None, **options):
 @pytest.mark.parametrize("kind", PASSES)
 def test_only_unfinished_groups_are_repeated(tmp_path, monkeypatch, noted, stop_at, kind, files):
     if files == "in files":
-        monkeypatch.setattr("distmom.engine.held.HELD_SUM_BYTES", 0)
-        monkeypatch.setattr("distmom.engine.sums.FILE_BYTES", 1000)
+        monkeypatch.setattr("distmom.engine.stored.held.HELD_SUM_BYTES", 0)
+        monkeypatch.setattr("distmom.engine.sums.additive.FILE_BYTES", 1000)
     corpus = random_corpus()
     assert len(corpus.shards) == N_GROUPS
     pass_ = PASSES[kind](corpus.n_words, str(tmp_path))
@@ -265,8 +265,8 @@ def test_a_group_whose_report_or_files_are_damaged_is_repeated(
     tmp_path, monkeypatch, noted, stop_at, kind, files, n_files, damage
 ):
     if files == "in files":
-        monkeypatch.setattr("distmom.engine.held.HELD_SUM_BYTES", 0)
-        monkeypatch.setattr("distmom.engine.sums.FILE_BYTES", 1000)
+        monkeypatch.setattr("distmom.engine.stored.held.HELD_SUM_BYTES", 0)
+        monkeypatch.setattr("distmom.engine.sums.additive.FILE_BYTES", 1000)
     corpus = random_corpus()
     pass_ = PASSES[kind](corpus.n_words, str(tmp_path))
     expected = run(pass_, corpus, tmp_path / "calm")
@@ -344,7 +344,7 @@ def test_groups_are_kept_until_the_commit_is_on_the_disk(tmp_path, monkeypatch, 
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as change:
-        change.setattr("distmom.engine.directory.sync_path", full)
+        change.setattr("distmom.engine.directory.run_directory.sync_path", full)
         with pytest.raises(OSError, match="the disk is gone"):
             run(pass_, corpus, tmp_path / "run")
     assert not list((tmp_path / "run" / "passes").glob("tall-*"))

@@ -5,7 +5,14 @@ import pytest
 from helpers import random_corpus
 
 from distmom.engine import Engine, Pass, RunDirectory, StoredColumns, SumSpec, TallResult, open_engine
-from distmom.engine.held import HELD_SHARE, HELD_STATE_BYTES, HELD_SUM_BYTES, HeldArray, HeldRows, may_hold
+from distmom.engine.stored.held import (
+    HELD_SHARE,
+    HELD_STATE_BYTES,
+    HELD_SUM_BYTES,
+    HeldArray,
+    HeldRows,
+    may_hold,
+)
 from distmom.models import SpectralLDA
 
 
@@ -68,7 +75,7 @@ def test_a_fit_in_one_process_holds_small_arrays_and_gives_the_bits_of_files(tmp
     assert isinstance(result.rows["factor"], HeldRows)
     assert not [path for path in temporary.path.rglob("*") if path.is_file()]
     for name in ("HELD_SUM_BYTES", "HELD_STATE_BYTES"):
-        monkeypatch.setattr(f"distmom.engine.held.{name}", 0)
+        monkeypatch.setattr(f"distmom.engine.stored.held.{name}", 0)
     without = RunDirectory(tmp_path / "without", durable=False)
     assert run(Engine(corpus, without))[0] == in_files
     assert list(without.path.glob("partial/*/spare/*"))
@@ -136,7 +143,7 @@ def test_topics_of_held_sums_have_the_bits_of_those_in_files(refine, monkeypatch
 
     monkeypatch.setattr("distmom.engine.tasks.write_partial", none)
     monkeypatch.setattr("distmom.engine.tasks.write_rows", none)
-    monkeypatch.setattr("distmom.engine.tall.RowOutput.create", none)
+    monkeypatch.setattr("distmom.engine.sums.tall.RowOutput.create", none)
     held = SpectralLDA(3, **options).fit_corpus(corpus)
     np.testing.assert_array_equal(held.components_, stored.components_)
     np.testing.assert_array_equal(held.alpha_, stored.alpha_)

@@ -20,7 +20,7 @@ MODEL = ("-k", "90", "--head", "posterior", "--force")
 STALL = """
 import os, time
 from pathlib import Path
-from distmom.engine import scratch
+from distmom.engine.stored import scratch
 
 here, write = Path(os.environ["STALL"]), scratch.ScratchWriter.write
 

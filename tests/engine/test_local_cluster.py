@@ -11,7 +11,7 @@ from distributed import Client, Security
 from distributed.comm import parse_address
 
 from distmom.engine import open_executor
-from distmom.engine.connections import connected, insecure_allowed
+from distmom.engine.executors.connections import connected, insecure_allowed
 from distmom.errors import ClusterError, UsageError
 
 

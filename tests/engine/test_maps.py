@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from distmom.engine import InProcess, RunDirectory
-from distmom.engine.held import HELD_STATE_BYTES, HeldArray, Holding
 from distmom.engine.maps import Maps
-from distmom.engine.state import SLAB_ROWS
+from distmom.engine.stored.arrays import SLAB_ROWS
+from distmom.engine.stored.held import HELD_STATE_BYTES, HeldArray, Holding
 
 
 def scaled(rows, X, factor):

@@ -15,7 +15,8 @@ from distributed import Client
 from helpers import random_corpus
 
 from distmom.corpus import from_arrays
-from distmom.engine import Pass, RunDirectory, SumSpec, open_engine, open_executor, watch
+from distmom.engine import Pass, RunDirectory, SumSpec, open_engine, open_executor
+from distmom.engine.executors import watch
 from distmom.errors import ClusterError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.nightly]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from distmom.engine.partials import PartialFiles
-from distmom.engine.scratch import write_scratch
+from distmom.engine.directory.partials import PartialFiles
+from distmom.engine.stored.scratch import write_scratch
 
 
 def pass_files(files, name, report=True):

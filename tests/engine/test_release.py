@@ -6,7 +6,7 @@ import numpy as np
 
 from distmom.corpus import RowCorpus
 from distmom.engine import Pass, open_engine
-from distmom.engine.sums import SumSpec
+from distmom.engine.sums.additive import SumSpec
 
 
 class Watched(RowCorpus):

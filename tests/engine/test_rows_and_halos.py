@@ -8,7 +8,7 @@ import pytest
 
 from distmom.corpus import RowCorpus
 from distmom.engine import Pass, Selection, open_engine
-from distmom.engine.sums import SumSpec
+from distmom.engine.sums.additive import SumSpec
 
 
 @dataclass(frozen=True)

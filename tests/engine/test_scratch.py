@@ -7,7 +7,7 @@ import pytest
 from helpers import random_corpus
 
 from distmom.engine import Engine, Pass, RunDirectory, SumSpec, open_engine
-from distmom.engine.scratch import SPARE, cleared, pour, scratch_file, write_scratch
+from distmom.engine.stored.scratch import SPARE, cleared, pour, scratch_file, write_scratch
 from distmom.errors import StoreError
 
 
@@ -146,7 +146,7 @@ class WidePass(Pass):
 
 def test_an_attempt_that_was_given_up_changes_no_later_sum(tmp_path, monkeypatch):
     """A task whose worker is presumed dead continues to write while the next passes reuse the files."""
-    monkeypatch.setattr("distmom.engine.held.HELD_SUM_BYTES", 0)
+    monkeypatch.setattr("distmom.engine.stored.held.HELD_SUM_BYTES", 0)
     corpus = random_corpus()
     run = RunDirectory(tmp_path)
     engine = Engine(corpus, run)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from distmom.engine.directory import RunDirectory
-from distmom.engine.state import SLAB_ROWS, StoredArray, state_digest
+from distmom.engine.directory.run_directory import RunDirectory
+from distmom.engine.stored.arrays import SLAB_ROWS, StoredArray, state_digest
 from distmom.errors import StoreError
 
 

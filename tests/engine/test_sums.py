@@ -22,12 +22,12 @@ from distmom.engine import (
     open_engine,
     plan_pass,
 )
-from distmom.engine.csr import combine
-from distmom.engine.executors import tree_levels
-from distmom.engine.held import HELD_SUM_BYTES
+from distmom.engine.executors.executor import tree_levels
 from distmom.engine.plan import LIMIT_SHARE, RESERVED_BYTES
-from distmom.engine.state import release_maps
-from distmom.engine.sums import _add_files, large_to_files
+from distmom.engine.stored.arrays import release_maps
+from distmom.engine.stored.held import HELD_SUM_BYTES
+from distmom.engine.sums.additive import _add_files, large_to_files
+from distmom.engine.sums.csr import combine
 from distmom.errors import StoreError, UsageError
 from distmom.moments.words import WordSketchPass
 
@@ -79,11 +79,11 @@ def test_large_sums_are_merged_in_files_to_the_same_bits(tmp_path, monkeypatch):
         seen.append(len(parts))
         return _add_files(parts)
 
-    monkeypatch.setattr("distmom.engine.sums._add_files", counted)
-    monkeypatch.setattr("distmom.engine.sums._CHUNK", 77)
-    monkeypatch.setattr("distmom.engine.sums.FILE_BYTES", 1000)
+    monkeypatch.setattr("distmom.engine.sums.additive._add_files", counted)
+    monkeypatch.setattr("distmom.engine.sums.additive._CHUNK", 77)
+    monkeypatch.setattr("distmom.engine.sums.additive.FILE_BYTES", 1000)
     for most in (HELD_SUM_BYTES, 0):
-        monkeypatch.setattr("distmom.engine.held.HELD_SUM_BYTES", most)
+        monkeypatch.setattr("distmom.engine.stored.held.HELD_SUM_BYTES", most)
         engine = Engine(corpus, RunDirectory(tmp_path / str(most)))
         sums = engine.run(count(corpus, factor=0.1)).sums
         found.append({name: np.asarray(x).tobytes() for name, x in sums.items()})

@@ -16,16 +16,16 @@ import zarr
 from helpers import random_corpus
 
 from distmom.corpus import ViewCorpus, from_arrays, open_corpus
-from distmom.corpus.ingest import FORMATS
-from distmom.corpus.manifest import CORPUS
-from distmom.corpus.readers.rows import RowSpec
-from distmom.corpus.readers.source import read_names
-from distmom.corpus.readers.spec import Spec
-from distmom.corpus.row_formats import ROW_FORMATS
-from distmom.corpus.tokenize import Tokenizer
+from distmom.corpus.sources.ingest import FORMATS
+from distmom.corpus.sources.readers.rows import RowSpec
+from distmom.corpus.sources.readers.source import read_names
+from distmom.corpus.sources.readers.spec import Spec
+from distmom.corpus.sources.row_formats import ROW_FORMATS
+from distmom.corpus.sources.tokenize import Tokenizer
+from distmom.corpus.stored.manifest import CORPUS
 from distmom.corpus.views import ArrayFile
-from distmom.engine import epochs
-from distmom.engine.events import read_log
+from distmom.engine.directory import epochs
+from distmom.engine.directory.events import read_log
 from distmom.jobs.record import JOB, read_record
 from distmom.models import MultiLabelMoM, SpectralLDA, TopicMoments, load_model
 from distmom.predict import predict_corpus, read_shares, transform_corpus
@@ -33,7 +33,7 @@ from distmom.predict.output import OUTPUTS, verify_output
 from distmom.predict.stored_shares import _read_labels
 from distmom.simulate import Planted, load_truth, synthesise
 from distmom.simulate.corpora import TRUTH
-from distmom.spectral.artifact import MODEL
+from distmom.spectral.saved.artifact import MODEL
 
 #: values that take the place of others in a record
 VALUES = (

@@ -16,7 +16,7 @@ import numpy as np
 from distmom.cli.main import main
 from distmom.corpus import from_arrays, ingest_rows, ingest_sentences, open_corpus
 from distmom.engine import PassDone, RunDirectory
-from distmom.engine.directory import ENVIRONMENT
+from distmom.engine.directory.run_directory import ENVIRONMENT
 from distmom.models import SpectralLDA, TopicMoments
 
 #: absolute paths are part of a run

@@ -15,9 +15,9 @@ from distmom import jobs
 from distmom.cli import jobs as cli_jobs
 from distmom.cli.main import main
 from distmom.corpus import from_arrays
-from distmom.corpus.lock import birth
-from distmom.engine import epochs
-from distmom.engine.connections import insecure_allowed
+from distmom.corpus.files.lock import birth
+from distmom.engine.directory import epochs
+from distmom.engine.executors.connections import insecure_allowed
 from distmom.errors import ClusterError, UsageError
 from distmom.jobs import foreground, open_job, record, remote
 from distmom.jobs.record import new_record, write_record
@@ -129,8 +129,8 @@ def test_a_scheduler_without_tls_is_refused_where_nobody_has_accepted_it(tmp_pat
     [
         ([], "command: expected one of fit, .* got none"),
         (["serve", "m"], "got 'serve'"),
-        (["fit", "c", "m", "--run=x"], "--run: settled by the job"),
-        (["fit", "c", "m", "--workers", "2"], "--workers: settled by the job"),
+        (["fit", "c", "m", "--run=x"], "--run: expected none, as the job"),
+        (["fit", "c", "m", "--workers", "2"], "--workers: expected none, as the job"),
         (["fit", "s3://me:secret@bucket/c", "m"], "must not contain keys"),
         (["fit", "s3://bucket/c?key=secret", "m"], "must not contain keys"),
     ],

@@ -20,8 +20,9 @@ from stores import free_port
 import distmom
 from distmom.cli.main import main
 from distmom.corpus import from_arrays
-from distmom.engine import epochs, open_executor
-from distmom.engine.connections import sharing
+from distmom.engine import open_executor
+from distmom.engine.directory import epochs
+from distmom.engine.executors.connections import sharing
 from distmom.errors import ClusterError
 from distmom.jobs import Job, job, list_jobs
 from distmom.jobs.record import new_record, write_record

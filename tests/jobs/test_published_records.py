@@ -9,9 +9,9 @@ import pytest
 from clusters import wait_until
 
 from distmom.cli.main import main
-from distmom.corpus.storage import ObjectStorage
-from distmom.engine import epochs
-from distmom.engine.epochs import EPOCH, LEASE, Beat, Owner
+from distmom.corpus.files.storage import ObjectStorage
+from distmom.engine.directory import epochs
+from distmom.engine.directory.epochs import EPOCH, LEASE, Beat, Owner
 from distmom.errors import StoreError, UsageError
 from distmom.jobs import list_jobs, open_job, publisher, submit
 from distmom.jobs.places import OUTPUT_BYTES, ObjectPlace

@@ -13,7 +13,7 @@ from helpers import planted_corpus
 from distmom import jobs
 from distmom.cli.main import main
 from distmom.corpus import from_arrays
-from distmom.engine.connections import certified, connected
+from distmom.engine.executors.connections import certified, connected
 from distmom.errors import ClusterError
 
 pytestmark = [

@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from distmom.models.multilabel import boosting
-from distmom.models.multilabel.boosting import Binned, Boosting, Trees, fit_trees
+from distmom.models.multilabel.blend import boosting
+from distmom.models.multilabel.blend.boosting import Binned, Boosting, Trees, fit_trees
 
 
 def events(n=4000, n_features=4, seed=0):

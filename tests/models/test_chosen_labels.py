@@ -11,10 +11,11 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import Csr, MixedRows
 from distmom.errors import UsageError
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel import blend, chosen_labels
-from distmom.models.multilabel.chosen_labels import columns_of, head_of_labels, of_labels
-from distmom.models.multilabel.heads import MIN_ROWS, GateHead, SparseHead
-from distmom.models.multilabel.neighbor_heads import SketchNeighbors, unit_rows
+from distmom.models.multilabel.blend import choose as blend
+from distmom.models.multilabel.heads import chosen_labels
+from distmom.models.multilabel.heads.chosen_labels import columns_of, head_of_labels, of_labels
+from distmom.models.multilabel.heads.heads import MIN_ROWS, GateHead, SparseHead
+from distmom.models.multilabel.heads.neighbor_heads import SketchNeighbors, unit_rows
 from distmom.predict import predict_corpus
 
 CHOSEN = ["7", "2", "11"]

@@ -13,19 +13,22 @@ from scipy.sparse import csr_array
 from distmom.corpus import Block, MemoryCorpus
 from distmom.errors import StoreError
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel import blend, candidates, class_stack, margin
-from distmom.models.multilabel.candidates import drawn_labels
-from distmom.models.multilabel.choice import apply_choice, covariates_of
-from distmom.models.multilabel.class_stack import (
+from distmom.models.multilabel.blend import choose as blend
+from distmom.models.multilabel.blend import class_stack
+from distmom.models.multilabel.blend.choice import apply_choice, covariates_of
+from distmom.models.multilabel.blend.class_stack import (
     ClassStack,
     class_cuts,
     classes_of,
     fit_classes,
     stack_from_json,
 )
-from distmom.models.multilabel.covariates import Covariates, frequency_log_odds
+from distmom.models.multilabel.blend.covariates import Covariates, frequency_log_odds
+from distmom.models.multilabel.blend.stack import Pairs, fit_stack
+from distmom.models.multilabel.classifiers import margin
 from distmom.models.multilabel.folds import held_counts, without_classifiers
-from distmom.models.multilabel.stack import Pairs, fit_stack
+from distmom.models.multilabel.heads import candidates
+from distmom.models.multilabel.heads.candidates import drawn_labels
 
 N, WIDTH, N_LABELS = 3000, 12, 60
 

@@ -19,8 +19,8 @@ from distmom.models.multiview.estimator import MultiView
 from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass
 from distmom.moments.multiview import MultiViewMomentsPass
 from distmom.simulate.mixtures import GaussianPopulation
-from distmom.spectral import contracted
-from distmom.spectral.row_basis import leading_basis
+from distmom.spectral.steps import contracted
+from distmom.spectral.steps.row_basis import leading_basis
 
 K = 24
 WIDTHS = (26, 25, 24)

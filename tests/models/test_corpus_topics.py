@@ -11,8 +11,8 @@ from distmom.cli.main import main
 from distmom.corpus import Block, MemoryCorpus
 from distmom.errors import UsageError
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel import corpus_topics
-from distmom.models.multilabel.corpus_topics import default_topics
+from distmom.models.multilabel.latent import corpus_topics
+from distmom.models.multilabel.latent.corpus_topics import default_topics
 from distmom.moments.document_shares import SHORT, GivenTopics, document_shares
 from distmom.moments.topic_labels import TopicLabelsPass
 

@@ -12,11 +12,11 @@ from helpers import lda_corpus, planted_matrices
 
 from distmom.cli.main import main
 from distmom.corpus import MemoryCorpus
-from distmom.corpus.arrays import check_csr
+from distmom.corpus.files.arrays import check_csr
 from distmom.engine import Csr
 from distmom.errors import NumericalError, StoreError
 from distmom.models import ECA, MultiLabelMoM, SpectralLDA, TopicMoments, load_model
-from distmom.models.multilabel.neighbor_heads import SketchNeighbors, unit_rows
+from distmom.models.multilabel.heads.neighbor_heads import SketchNeighbors, unit_rows
 from distmom.simulate.views import poisson_sentences
 
 
@@ -177,7 +177,7 @@ def test_names_of_a_record_may_not_leave_the_directory(crafted, tmp_path, key):
 
 @pytest.mark.parametrize("part", ["vocabulary.txt", "arrays.zarr", "arrays/topics.npy"])
 def test_links_may_not_lead_out_of_the_directory(crafted, tmp_path, monkeypatch, part):
-    monkeypatch.setattr("distmom.spectral.artifact.LARGE_BYTES", 500)
+    monkeypatch.setattr("distmom.spectral.saved.artifact.LARGE_BYTES", 500)
     path = crafted("lda")
     edit_arrays(path, lambda arrays, names: None)
     load(path)
@@ -208,7 +208,7 @@ def test_declared_sizes_are_those_of_the_files(crafted, monkeypatch, size):
         edit_record(path, lambda record, a=array, s=shape: record["arrays"][a].update(shape=s))
     with pytest.raises(StoreError, match=r"expected at most \d+ bytes in memory, got"):
         load(path)
-    monkeypatch.setattr("distmom.spectral.artifact._MAX_PACKED_BYTES", 2**80)
+    monkeypatch.setattr("distmom.spectral.saved.artifact._MAX_PACKED_BYTES", 2**80)
     with pytest.raises(StoreError, match=r"zarr\.json: shape: expected"):
         load(path)
     for array in ("weights", "alpha", "topics"):
@@ -230,7 +230,7 @@ def test_declared_sizes_are_those_of_the_files(crafted, monkeypatch, size):
 
 
 def test_a_large_array_that_declares_more_than_its_file_holds_is_refused(crafted, monkeypatch):
-    monkeypatch.setattr("distmom.spectral.artifact.LARGE_BYTES", 500)
+    monkeypatch.setattr("distmom.spectral.saved.artifact.LARGE_BYTES", 500)
     path = crafted("lda")
     edit_arrays(path, lambda arrays, names: None)
     file = path / "arrays" / "topics.npy"
@@ -347,7 +347,7 @@ def test_a_crafted_model_ends_the_command_with_one_line(crafted, capsys):
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
 def test_the_structure_of_a_matrix_is_checked_piece_by_piece_as_in_one(monkeypatch, step):
     """Compared with the definition, on matrices some of whose entries have been moved."""
-    monkeypatch.setattr("distmom.corpus.arrays._CHECKED_ELEMENTS", step)
+    monkeypatch.setattr("distmom.corpus.files.arrays._CHECKED_ELEMENTS", step)
     rng, n_bad = np.random.default_rng(step), 0
     for _ in range(300):
         n_rows, n_columns = rng.integers(1, 9, 2)

@@ -18,7 +18,7 @@ from distmom.corpus import RowCorpus
 from distmom.errors import NumericalError
 from distmom.models.diagonal.estimator import MOST_WHOLE, DiagonalMixture
 from distmom.models.diagonal.recovery import score_coefficients
-from distmom.spectral.three_views import random_views
+from distmom.spectral.steps.three_views import random_views
 
 # Moments
 

@@ -19,7 +19,7 @@ from distmom.simulate.views import (
     gaussian_binary,
     poisson_sentences,
 )
-from distmom.spectral.views import whiten_views
+from distmom.spectral.steps.views import whiten_views
 
 D = 6
 RNG = np.random.default_rng(1)

@@ -24,8 +24,8 @@ from distmom.moments.small import SmallMoments
 from distmom.moments.views import ViewSketchPass
 from distmom.predict import transform_views
 from distmom.simulate.views import poisson_sentences
-from distmom.spectral.artifact import MODEL
-from distmom.spectral.views import whiten_views
+from distmom.spectral.saved.artifact import MODEL
+from distmom.spectral.steps.views import whiten_views
 
 
 def arrays_of(model):
@@ -259,3 +259,17 @@ def test_views_of_a_corpus_on_disk(tmp_path, sample):
     long = ingest_rows(X, tmp_path / "long", lengths=[len(X)], shard_rows=1_000)
     with pytest.raises(UsageError, match="expected documents that fit into a shard, got one of 16000 views"):
         ECA(3).fit_corpus(long)
+
+
+def test_columns_in_another_order_are_refused(tmp_path, sample):
+    views, _ = sample
+    X, n = views.X[:2_000], views.X.shape[1]
+    names = [f"c{i}" for i in range(n)]
+    corpus = ingest_rows(X, tmp_path / "corpus", lengths=[2] * 1_000, names=names)
+    other = ingest_rows(X, tmp_path / "other", lengths=[2] * 1_000, names=names[::-1])
+    model = ECA(1).fit_corpus(corpus)
+    with pytest.raises(
+        UsageError, match="expected the columns or symbols of ECA in the same order, got others"
+    ):
+        transform_views(model, other, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -13,9 +13,9 @@ from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import program as fitting
 from distmom.models.multilabel import trials
 from distmom.models.multilabel.assembly import DEFAULT_VARIANTS
+from distmom.models.multilabel.classifiers.margin import cost_name
 from distmom.models.multilabel.effort import EFFORTS, NORMAL
 from distmom.models.multilabel.folds import held_out
-from distmom.models.multilabel.margin import cost_name
 from distmom.spectral.capabilities import Capability
 
 

@@ -17,7 +17,7 @@ from distmom.models import FactorialHMM, load_model
 from distmom.models.factorial.joint import JointDecodePass, joint_chain
 from distmom.moments.factorial import ChainMomentsPass, ChainSketchPass, selected_windows
 from distmom.simulate.chains import FactorialChains
-from distmom.spectral.execute import execute
+from distmom.spectral.program.execute import execute
 
 NOISE = np.array([[0.5, 0.0, 0.0], [-0.5, 0.0, 0.0], [0.0, 1.0, 0.3], [0.0, -1.0, -0.3]])
 

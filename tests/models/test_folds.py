@@ -11,13 +11,13 @@ from numpy.testing import assert_array_equal
 from distmom.corpus import MemoryCorpus
 from distmom.engine.opening import open_engine
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.choice import covariates_of, label_log_odds
-from distmom.models.multilabel.covariates import Covariates, Effect, frequency_log_odds
+from distmom.models.multilabel.blend.choice import covariates_of, label_log_odds
+from distmom.models.multilabel.blend.covariates import Covariates, Effect, frequency_log_odds
+from distmom.models.multilabel.blend.stack import Stack, StackInput
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.folds import blend_inputs, folds_of, held_out, joined
 from distmom.models.multilabel.program import score_fold
-from distmom.models.multilabel.stack import Stack, StackInput
-from distmom.spectral.execute import execute
+from distmom.spectral.program.execute import execute
 
 
 class Sized:

@@ -9,9 +9,9 @@ import pytest
 from distmom.cli.run import RUN, describe
 from distmom.corpus import open_corpus
 from distmom.engine import PassDone, PassStarted, RunDirectory
-from distmom.engine.events import read_log
+from distmom.engine.directory.events import read_log
 from distmom.models import SpectralLDA, TopicMoments, load_model
-from distmom.spectral.artifact import MODEL
+from distmom.spectral.saved.artifact import MODEL
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

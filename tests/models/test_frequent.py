@@ -14,11 +14,14 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import Csr, MixedRows
 from distmom.errors import StoreError
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel import blend, candidates, margin, weighted_sum
-from distmom.models.multilabel.chosen_labels import head_of_labels
-from distmom.models.multilabel.heads import SLOPE, FrequentHead
-from distmom.models.multilabel.margin import frequent_labels
-from distmom.models.multilabel.objective import Objective
+from distmom.models.multilabel.blend import choose as blend
+from distmom.models.multilabel.blend import weighted_sum
+from distmom.models.multilabel.blend.objective import Objective
+from distmom.models.multilabel.classifiers import margin
+from distmom.models.multilabel.classifiers.margin import frequent_labels
+from distmom.models.multilabel.heads import candidates
+from distmom.models.multilabel.heads.chosen_labels import head_of_labels
+from distmom.models.multilabel.heads.heads import SLOPE, FrequentHead
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 
 

@@ -12,12 +12,16 @@ from sklearn.svm import LinearSVC
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import Csr
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel import blend, candidates, gate, program, scorer, weighted_sum
-from distmom.models.multilabel.gate import hardest_labels
-from distmom.models.multilabel.gate_solver import COST, gate_documents, gate_weights, n_drawn
-from distmom.models.multilabel.heads import GateHead
+from distmom.models.multilabel import program
+from distmom.models.multilabel.blend import choose as blend
+from distmom.models.multilabel.blend import weighted_sum
+from distmom.models.multilabel.blend.objective import Objective
+from distmom.models.multilabel.classifiers import gate
+from distmom.models.multilabel.classifiers.gate import hardest_labels
+from distmom.models.multilabel.classifiers.gate_solver import COST, gate_documents, gate_weights, n_drawn
+from distmom.models.multilabel.heads import candidates, scorer
+from distmom.models.multilabel.heads.heads import GateHead
 from distmom.models.multilabel.kernels import top_labels
-from distmom.models.multilabel.objective import Objective
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 
 

@@ -18,7 +18,7 @@ from distmom.models.markov.chain import Chain
 from distmom.models.markov.passes import DecodePass, ExpectationPass
 from distmom.moments.sequences import ContextPass, WindowMomentsPass, WindowSketchPass
 from distmom.moments.windows import StepMeanPass
-from distmom.spectral.execute import execute
+from distmom.spectral.program.execute import execute
 
 
 def test_the_plan_lists_the_passes_that_are_made(tmp_path):

@@ -6,7 +6,10 @@ from scipy.sparse import csr_array, random_array, vstack
 
 from distmom.engine import Csr, Term, open_engine
 from distmom.engine.passes import transform_fields
-from distmom.models.multilabel.heads import RidgeHead, StateHead, rank_labels
+from distmom.models.multilabel.heads.heads import RidgeHead, StateHead, rank_labels
+from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors, unit_rows
+from distmom.models.multilabel.heads.query import Query
+from distmom.models.multilabel.heads.score_kernels import add_sparse_scores, add_votes
 from distmom.models.multilabel.kernels import (
     nearest_rows,
     top_by_states,
@@ -14,9 +17,6 @@ from distmom.models.multilabel.kernels import (
     top_labels,
     top_of_products,
 )
-from distmom.models.multilabel.neighbor_heads import NeighborsHead, SketchNeighbors, unit_rows
-from distmom.models.multilabel.query import Query
-from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes
 from distmom.moments.residuals import add_residuals
 
 

@@ -11,10 +11,10 @@ from distmom.engine import Csr, open_engine
 from distmom.errors import UsageError
 from distmom.lanes import LANES
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel import margin
-from distmom.models.multilabel.descent import fit_margin, fit_margins
-from distmom.models.multilabel.margin import COSTS
-from distmom.models.multilabel.margin_solver import batch_weights
+from distmom.models.multilabel.classifiers import margin
+from distmom.models.multilabel.classifiers.descent import fit_margin, fit_margins
+from distmom.models.multilabel.classifiers.margin import COSTS
+from distmom.models.multilabel.classifiers.margin_solver import batch_weights
 from distmom.moments.features import tfidf_rows
 
 

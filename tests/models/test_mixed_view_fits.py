@@ -17,7 +17,7 @@ from distmom.errors import UsageError
 from distmom.models import load_model
 from distmom.models.multiview.estimator import MultiView
 from distmom.models.multiview.reading import RowHiddenPass
-from distmom.spectral.jackknife import standard_errors
+from distmom.spectral.program.jackknife import standard_errors
 
 
 def test_shares_are_the_least_squares_over_the_simplex():

@@ -6,7 +6,7 @@ from helpers import planted_corpus
 
 from distmom.errors import UsageError
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel.heads import SparseHead
+from distmom.models.multilabel.heads.heads import SparseHead
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,12 @@ from helpers import planted_matrices
 from stores import file_server, free_port, use
 
 from distmom import load_model
-from distmom.corpus import copy_corpus, from_arrays, open_corpus, uploads
-from distmom.corpus.storage import ObjectStorage
+from distmom.corpus import copy_corpus, from_arrays, open_corpus
+from distmom.corpus.files import uploads
+from distmom.corpus.files.storage import ObjectStorage
 from distmom.errors import StoreError, UsageError
 from distmom.models import MultiLabelMoM, SpectralLDA, TopicMoments
-from distmom.spectral import artifact
+from distmom.spectral.saved import artifact
 
 pytestmark = pytest.mark.usefixtures("scratch")
 
@@ -79,7 +80,7 @@ def test_a_model_comes_back_with_the_same_bits(model, corpus, s3, bucket, url, t
 
 def test_large_files_are_transferred_in_parts(model, corpus, url, tmp_path, monkeypatch):
     # The least size that S3 accepts for a part; the last one is not full.
-    monkeypatch.setattr("distmom.corpus.storage.PART_BYTES", 5 << 20)
+    monkeypatch.setattr("distmom.corpus.files.storage.PART_BYTES", 5 << 20)
     folder = tmp_path / "large"
     folder.mkdir()
     content = np.random.default_rng(0).bytes((11 << 20) + 1)
@@ -92,7 +93,7 @@ def test_large_files_are_transferred_in_parts(model, corpus, url, tmp_path, monk
     monkeypatch.setattr(artifact, "LARGE_BYTES", 64)
     model.save(url, overwrite=True)
     for size in (100, 1000):
-        monkeypatch.setattr("distmom.corpus.storage.PART_BYTES", size)
+        monkeypatch.setattr("distmom.corpus.files.storage.PART_BYTES", size)
         assert scores(load_model(url), corpus) == scores(model, corpus)
 
 

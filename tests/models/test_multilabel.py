@@ -191,7 +191,7 @@ def test_held_out_documents_without_labels_are_one_clear_error():
 def test_three_documents_are_refused_before_any_pass():
     X, Y = matrices(random_corpus(3))
     events = []
-    with pytest.raises(UsageError, match="3 documents are too few for head='auto'"):
+    with pytest.raises(UsageError, match="head='auto': expected enough documents to hold some out, got 3"):
         MultiLabelMoM(2).fit_corpus(MemoryCorpus(X, Y), observer=events.append)
     assert events == []
 

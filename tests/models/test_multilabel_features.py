@@ -10,9 +10,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from distmom.engine import Selection, open_engine
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel import features
-from distmom.models.multilabel.features import extend_features, fit_features, n_products, word_ranges
-from distmom.models.multilabel.regression import centroid_terms
+from distmom.models.multilabel.heads import features
+from distmom.models.multilabel.heads.features import extend_features, fit_features, n_products, word_ranges
+from distmom.models.multilabel.heads.regression import centroid_terms
 
 CHOSEN = Selection(0.3, heldout=True, seed=0)
 

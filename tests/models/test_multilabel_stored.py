@@ -14,7 +14,7 @@ from distmom.engine import PassDone
 from distmom.errors import StoreError, UsageError
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.program import HEADS
-from distmom.spectral.artifact import MODEL
+from distmom.spectral.saved.artifact import MODEL
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -71,7 +71,7 @@ def test_a_missing_array_or_chunk_is_named(copy, tmp_path):
 
 
 def test_large_arrays_are_mapped_and_checked(fitted, planted, tmp_path, monkeypatch):
-    monkeypatch.setattr("distmom.spectral.artifact.LARGE_BYTES", 500)
+    monkeypatch.setattr("distmom.spectral.saved.artifact.LARGE_BYTES", 500)
     model, X_new = fitted["posterior"], planted[2]
     model.save(tmp_path / "m")
     [words] = (tmp_path / "m").rglob("*states-components.npy")

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from distmom.corpus import ingest
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.names import name_sums
+from distmom.models.multilabel.heads.names import name_sums
 
 TEXTS = [
     "salmon and herring",

@@ -13,10 +13,10 @@ from distmom.errors import StoreError, UsageError
 from distmom.evaluate.evaluation import evaluate_corpus
 from distmom.evaluate.metrics import RankingSums
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel.blend import choose_blend
-from distmom.models.multilabel.class_stack import ClassStack
-from distmom.models.multilabel.objective import EXPONENTS, MEAN, OBJECTIVES, Objective, ideal_gains
-from distmom.models.multilabel.stack import Stack, probability
+from distmom.models.multilabel.blend.choose import choose_blend
+from distmom.models.multilabel.blend.class_stack import ClassStack
+from distmom.models.multilabel.blend.objective import EXPONENTS, MEAN, OBJECTIVES, Objective, ideal_gains
+from distmom.models.multilabel.blend.stack import Stack, probability
 from distmom.ranking import inverse_propensity
 
 METRICS = [each for each in OBJECTIVES if each != MEAN]

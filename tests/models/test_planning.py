@@ -16,15 +16,15 @@ from distmom.errors import UsageError
 from distmom.models import AnchorTopics, MultiLabelMoM, SpectralLDA, TopicMoments
 from distmom.models.multilabel import program as fitting
 from distmom.models.multilabel import trials
-from distmom.models.multilabel.candidates import candidates_pass
-from distmom.models.multilabel.heads import GateHead
-from distmom.models.multilabel.states import fit_states
+from distmom.models.multilabel.heads.candidates import candidates_pass
+from distmom.models.multilabel.heads.heads import GateHead
+from distmom.models.multilabel.latent.states import fit_states
 from distmom.moments.words import WordMomentsPass
 from distmom.simulate import TopicPopulation, preset, synthesise
-from distmom.spectral import timing
-from distmom.spectral.execute import execute
-from distmom.spectral.ledger import Ledger
-from distmom.spectral.run import LedgerError, unknown
+from distmom.spectral.program import timing
+from distmom.spectral.program.execute import execute
+from distmom.spectral.program.ledger import Ledger
+from distmom.spectral.program.run import LedgerError, unknown
 
 
 @pytest.fixture(scope="module")

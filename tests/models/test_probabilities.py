@@ -8,10 +8,10 @@ from sklearn.metrics import f1_score
 
 from distmom.errors import NumericalError, UsageError
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.blend import choose_blend
-from distmom.models.multilabel.candidates import ALL_LABELS
-from distmom.models.multilabel.probabilities import N_BINS, Reliability, best_threshold
-from distmom.models.multilabel.stack import probability
+from distmom.models.multilabel.blend.choose import choose_blend
+from distmom.models.multilabel.blend.probabilities import N_BINS, Reliability, best_threshold
+from distmom.models.multilabel.blend.stack import probability
+from distmom.models.multilabel.heads.candidates import ALL_LABELS
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,9 @@
 """Mixtures of product distributions: exact populations, samples, EM and documents read by brute force."""
 
+import inspect
+import re
 from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -244,3 +247,15 @@ def test_the_command_line_fits_it_and_shows_its_words(tmp_path, capsys):
     assert main(["fit", str(tmp_path / "c"), place, *options]) == 0
     assert main(["topics", place, "--top", "3"]) == 0
     assert len(capsys.readouterr().out.splitlines()[-1].split()) == 5
+
+
+def test_the_example_of_the_documentation_is_the_program():
+    page = Path(__file__).parents[2] / "docs/extending.md"
+    if not page.exists():
+        pytest.skip("the documentation is not part of this copy")
+    (example,) = re.findall(r"```python\n(    def program.*?)```", page.read_text("utf-8"), re.DOTALL)
+    code = inspect.getsource(ProductMixture.program)
+    lines = [line.strip() for line in example.splitlines()]
+    at = [code.find(line.removeprefix("return ")) for line in lines[1:]]
+    assert min(at) >= 0
+    assert at == sorted(at)

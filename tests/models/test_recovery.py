@@ -4,7 +4,7 @@ from helpers import planted_corpus
 from numpy.testing import assert_allclose, assert_array_equal
 
 from distmom.engine import StoredColumns, open_engine
-from distmom.spectral.recovery import Recovery, product, store_columns, to_columns
+from distmom.spectral.steps.recovery import Recovery, product, store_columns, to_columns
 
 
 def absolute(rows, matrix, factor):
@@ -55,7 +55,7 @@ def test_the_largest_entries_of_columns_are_kept_in_all_slabs(monkeypatch):
     matrix = rng.standard_normal((50, 3))
     # The last column has fewer positive entries than are kept.
     matrix[4:, 2] = -1.0
-    monkeypatch.setattr("distmom.spectral.recovery.SLAB_ROWS", 7)
+    monkeypatch.setattr("distmom.spectral.steps.recovery.SLAB_ROWS", 7)
     for n in (1, 6, 50):
         expected = np.maximum(matrix, 0.0)
         for column in expected.T:

@@ -13,7 +13,7 @@ from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import RegressionSearch, load_model
 from distmom.moments.search import ResponseMomentsPass, ResponsePairsPass, ResponseSketchPass, whole_third
 from distmom.simulate.mixtures import RegressionPopulation, draw_labels
-from distmom.spectral.basis import _cholesky_factor
+from distmom.spectral.steps.basis import _cholesky_factor
 
 
 def population(d, k, seed=0, correlated=True):
@@ -99,7 +99,7 @@ def test_an_exact_population_of_uncorrelated_features_comes_back_from_a_sketch(
     n_oversamples, n_power_iter, n_bytes, monkeypatch
 ):
     # Without room for whole bases, they are orthonormalised by slabs of rows.
-    monkeypatch.setattr("distmom.spectral.basis.WHOLE_BYTES", n_bytes)
+    monkeypatch.setattr("distmom.spectral.steps.basis.WHOLE_BYTES", n_bytes)
     true, corpus = uncorrelated_population(60, 2)
     options = {"n_oversamples": n_oversamples, "n_power_iter": n_power_iter, "n_targets": 1}
     model = RegressionSearch(2, covariance="diagonal", **options).fit_corpus(corpus)

@@ -14,16 +14,18 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import Csr, open_executor
 from distmom.errors import StoreError
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel import blend, margin, reranking
-from distmom.models.multilabel.blend import BLEND, choose_blend
-from distmom.models.multilabel.boosting import Binned, Boosting, fit_trees
-from distmom.models.multilabel.choice import apply_choice
-from distmom.models.multilabel.companions import companion_features, companion_shares
+from distmom.models.multilabel.blend import choose as blend
+from distmom.models.multilabel.blend import reranking
+from distmom.models.multilabel.blend.boosting import Binned, Boosting, fit_trees
+from distmom.models.multilabel.blend.choice import apply_choice
+from distmom.models.multilabel.blend.choose import BLEND, choose_blend
+from distmom.models.multilabel.blend.companions import companion_features, companion_shares
+from distmom.models.multilabel.blend.objective import Objective
+from distmom.models.multilabel.blend.reranking import N_COMMON, Reranker, fit_reranker, pair_features
+from distmom.models.multilabel.blend.stack import Stack, StackInput, informative, negative_log_likelihood
+from distmom.models.multilabel.classifiers import margin
+from distmom.models.multilabel.heads.scorer import variant
 from distmom.models.multilabel.kernels import top_labels
-from distmom.models.multilabel.objective import Objective
-from distmom.models.multilabel.reranking import N_COMMON, Reranker, fit_reranker, pair_features
-from distmom.models.multilabel.scorer import variant
-from distmom.models.multilabel.stack import Stack, StackInput, informative, negative_log_likelihood
 
 GROUPS = {"a": "a", "b": "b", "posterior": "posterior"}
 NAMES = list(GROUPS)
@@ -75,7 +77,7 @@ def test_companions_are_counted_in_the_documents_that_are_alive():
 
 def test_documents_with_very_many_pairs_are_sampled(monkeypatch):
     y = np.ones((100, 10), np.uint8)
-    monkeypatch.setattr("distmom.models.multilabel.companions.MOST_PAIRS", 1000)
+    monkeypatch.setattr("distmom.models.multilabel.blend.companions.MOST_PAIRS", 1000)
     found = companion_shares(Csr.of(csr_array(y), np.uint8), np.ones(100)).to_scipy()
     # Ten documents are counted.
     assert_allclose(found.data, 10 / 12)

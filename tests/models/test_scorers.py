@@ -12,10 +12,10 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from distmom.corpus import MemoryCorpus
 from distmom.engine import Selection, open_engine
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel import linear
-from distmom.models.multilabel.features import extend_features, fit_features
-from distmom.models.multilabel.linear import DIAGONAL_PENALTY, extend_linear, fit_linear
-from distmom.models.multilabel.regression import extend_ridge, fit_ridge, sketch_basis
+from distmom.models.multilabel.heads import linear
+from distmom.models.multilabel.heads.features import extend_features, fit_features
+from distmom.models.multilabel.heads.linear import DIAGONAL_PENALTY, extend_linear, fit_linear
+from distmom.models.multilabel.heads.regression import extend_ridge, fit_ridge, sketch_basis
 from distmom.moments.residuals import ResidualPass
 
 N_DOCUMENTS, N_WORDS, N_LABELS = 400, 60, 30

@@ -12,7 +12,7 @@ from distmom.models import TopicSearch
 from distmom.models.topics import search as models_search
 from distmom.moments.dirichlet import third_moment
 from distmom.simulate import TopicPopulation
-from distmom.spectral import documents
+from distmom.spectral.inputs import documents
 
 
 def tiny(seed=1):

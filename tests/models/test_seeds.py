@@ -5,8 +5,9 @@ import pytest
 from sklearn.base import clone
 
 from distmom import ProductMixture, SpectralLDA, TopicMoments, TopicSearch, load_model
+from distmom.corpus import MemoryCorpus
 from distmom.errors import UsageError
-from distmom.spectral.jackknife import standard_errors
+from distmom.spectral.program.jackknife import standard_errors
 
 
 def presences(n=600):
@@ -85,3 +86,16 @@ def test_kept_moments_and_searches_draw_seeds():
     again = TopicSearch(2, max_df=1.0, random_state=found.seed_).fit(X).search([word], force=True)
     assert again.gap == found.search([word], force=True).gap
     assert found.fit_moments(moments).seed_ >= 0
+
+
+@pytest.mark.parametrize(
+    "random_state", [None, np.random.RandomState(0), 3], ids=["none", "generator", "number"]
+)
+def test_stored_moments_keep_the_seed_that_was_drawn(random_state, tmp_path):
+    X = presences(300)
+    moments = TopicMoments(2, n_parts=2, max_df=1.0, random_state=random_state).fit(X)
+    moments.save(tmp_path / "moments")
+    loaded = TopicMoments.load(tmp_path / "moments")
+    assert loaded.seed_ == moments.seed_
+    more = [each.of(MemoryCorpus(X[:100])).total()["pairs"] for each in (loaded, moments)]
+    np.testing.assert_array_equal(*more)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from distmom.evaluate.metrics import RankingSums
-from distmom.models.multilabel.blend import choose_blend
-from distmom.models.multilabel.choice import TOTAL
-from distmom.models.multilabel.objective import AUC_DOCUMENTS
-from distmom.models.multilabel.stack import probability
-from distmom.models.multilabel.weighted_sum import MIN_GAIN
+from distmom.models.multilabel.blend.choice import TOTAL
+from distmom.models.multilabel.blend.choose import choose_blend
+from distmom.models.multilabel.blend.objective import AUC_DOCUMENTS
+from distmom.models.multilabel.blend.stack import probability
+from distmom.models.multilabel.blend.weighted_sum import MIN_GAIN
 
 N, WIDTH = 3000, 40
 

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from distmom.models.multilabel.stack import FLOOR_SHARE, Pairs, Stack, fit_stack, probability, select_inputs
+from distmom.models.multilabel.blend.stack import (
+    FLOOR_SHARE,
+    Pairs,
+    Stack,
+    fit_stack,
+    probability,
+    select_inputs,
+)
 
 N, WIDTH = 800, 12
 

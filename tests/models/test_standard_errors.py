@@ -11,8 +11,8 @@ from scipy.optimize import linear_sum_assignment
 
 from distmom.errors import NumericalError, UsageError
 from distmom.models import ICA, DiagonalMixture, MultiView, ProductMixture, SphericalMixture
-from distmom.spectral import jackknife as module
-from distmom.spectral.jackknife import Jackknife, standard_errors
+from distmom.spectral.program import jackknife as module
+from distmom.spectral.program.jackknife import Jackknife, standard_errors
 
 WEIGHTS = np.array([0.5, 0.3, 0.2])
 

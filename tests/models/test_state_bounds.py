@@ -9,12 +9,12 @@ from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 
 from distmom.engine import open_engine
-from distmom.models.multilabel.bounds import error_bounds, moment_errors
-from distmom.models.multilabel.states import StateSettings, fit_states
+from distmom.models.multilabel.latent.bounds import error_bounds, moment_errors
+from distmom.models.multilabel.latent.states import StateSettings, fit_states
 from distmom.moments.weighting import MomentKind, moment_spread
 from distmom.simulate.multilabel import planted
-from distmom.spectral.core import Core
-from distmom.spectral.recovery import to_columns
+from distmom.spectral.steps.core import Core
+from distmom.spectral.steps.recovery import to_columns
 
 STATES = ("words", "labels", "weights")
 MOMENTS = ("pairs", "triples", "label_pairs")

@@ -12,12 +12,12 @@ from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import decompose, decompose_slices, multilinear, slice_directions, whiten
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.states import StateSettings, check_size, extend_states, fit_states
+from distmom.models.multilabel.latent.states import StateSettings, check_size, extend_states, fit_states
 from distmom.moments.weighting import MomentKind
 from distmom.moments.words import WordMomentsPass, WordSketchPass
 from distmom.simulate.multilabel import planted
-from distmom.spectral.core import load_moments
-from distmom.spectral.recovery import tall_sum, to_columns
+from distmom.spectral.steps.core import load_moments
+from distmom.spectral.steps.recovery import tall_sum, to_columns
 
 
 def population_corpus(population, lengths=(3, 4), shard_documents=50):
@@ -203,8 +203,8 @@ def test_states_of_tall_matrices_in_slabs_are_those_of_whole_ones(moments, slabs
     for cut in (False, True):
         if cut:
             # A basis that is orthonormalised slab by slab, stored in slabs of columns.
-            monkeypatch.setattr("distmom.spectral.basis.WHOLE_BYTES", 0)
-            monkeypatch.setattr("distmom.spectral.components.basis_slabs", lambda *_: slabs)
+            monkeypatch.setattr("distmom.spectral.steps.basis.WHOLE_BYTES", 0)
+            monkeypatch.setattr("distmom.spectral.steps.components.basis_slabs", lambda *_: slabs)
             for module in ("state", "tall", "maps"):
                 monkeypatch.setattr(f"distmom.engine.{module}.SLAB_ROWS", 64)
         with open_engine(corpus) as engine:

@@ -21,7 +21,9 @@ from distmom.models import (
     SpectralLDA,
     TopicMoments,
     TopicSearch,
+    load_model,
 )
+from distmom.spectral.capabilities import Capability
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def test_texts_in_memory_are_the_corpus_that_ingest_makes(data, ingested):
 
 def test_encoding_in_several_chunks_changes_nothing(data, monkeypatch):
     whole = text_corpus(*data)
-    monkeypatch.setattr("distmom.corpus.texts._CHUNK", 7)
+    monkeypatch.setattr("distmom.corpus.sources.texts._CHUNK", 7)
     parts = text_corpus(*data)
     assert parts.digest == whole.digest
     assert (parts.vocabulary, parts.label_names) == (whole.vocabulary, whole.label_names)
@@ -274,3 +276,30 @@ def test_a_table_of_texts_is_refused_with_the_column_to_use(fitted, kind):
     for use in (lambda: MultiLabelMoM(1).fit(X, ["a", "b"]), lambda: fitted.predict(X)):
         with pytest.raises(UsageError, match=f"got a table with a column of texts: use {column}"):
             use()
+
+
+def test_a_search_in_kept_moments_takes_texts_too(data, tmp_path):
+    kept = TopicMoments(2, n_parts=2, max_df=1.0).fit(data[0])
+    search = TopicSearch(2).fit_moments(kept)
+    fitted = TopicSearch(2, max_df=1.0).fit(data[0])
+    text = ["oak leaf bark pine"]
+    found, expected = (each.search(documents=text, force=True).topic for each in (search, fitted))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    with pytest.raises(
+        UsageError, match="TopicSearch: expected a model that can be stored; store the moments"
+    ):
+        search.save(tmp_path / "search")
+    assert not (tmp_path / "search").exists()
+
+
+def test_a_second_fit_keeps_no_states_of_the_first(data, tmp_path):
+    texts, labels = data
+    model = MultiLabelMoM(2).fit(texts, labels)
+    assert model.topics(states=True)
+    model.set_params(effort="low").fit(texts[:200], labels[:200])
+    assert not hasattr(model, "components_")
+    assert not model.can(Capability.TOPICS)
+    with pytest.raises(UsageError, match="the model has no latent states: effort='low' fits none"):
+        model.topics()
+    model.save(tmp_path / "model")
+    assert not hasattr(load_model(tmp_path / "model"), "components_")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from distmom.errors import NumericalError
-from distmom.spectral.three_views import decompose_views
+from distmom.spectral.steps.three_views import decompose_views
 
 
 def population(rng, widths, k):

@@ -25,7 +25,8 @@ from distmom.models import (
     TopicSearch,
     load_model,
 )
-from distmom.spectral import components, core, documents
+from distmom.spectral.inputs import documents
+from distmom.spectral.steps import components, core
 
 
 def test_counts_without_topics_are_no_error_of_use():

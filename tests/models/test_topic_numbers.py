@@ -15,8 +15,8 @@ from distmom.models import SpectralLDA, TopicMoments
 from distmom.models.topics import program as topic_model
 from distmom.moments.small import SmallMoments
 from distmom.simulate.topics import TopicPopulation
-from distmom.spectral.core import CoreSettings, whiten_words
-from distmom.spectral.rank import count_replicated
+from distmom.spectral.steps.core import CoreSettings, whiten_words
+from distmom.spectral.steps.rank import count_replicated
 
 
 def test_standard_errors_are_as_large_as_the_errors():

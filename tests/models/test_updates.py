@@ -10,9 +10,9 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import open_engine
 from distmom.errors import UsageError
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel import updates
-from distmom.models.multilabel.features import Features
-from distmom.models.multilabel.margin import fit_margins
+from distmom.models.multilabel.classifiers.margin import fit_margins
+from distmom.models.multilabel.heads.features import Features
+from distmom.models.multilabel.updates import updatable as updates
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.regression import ridge_coefficients
 

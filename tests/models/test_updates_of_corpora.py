@@ -13,8 +13,9 @@ from distmom.corpus import MemoryCorpus, from_arrays, ingest
 from distmom.engine import open_engine
 from distmom.errors import StoreError, UsageError
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel import documents, folds
-from distmom.spectral.artifact import MODEL
+from distmom.models.multilabel import folds
+from distmom.models.multilabel.heads import documents
+from distmom.spectral.saved.artifact import MODEL
 
 
 @pytest.fixture(scope="module")

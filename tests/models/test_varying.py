@@ -9,11 +9,11 @@ from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression
 
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.blend import choose_blend
-from distmom.models.multilabel.covariates import MOST_DEVIATIONS, Covariates, frequency_log_odds
-from distmom.models.multilabel.scorer import Scorer
-from distmom.models.multilabel.stack import PENALTY, Pairs, Stack, curve_of, fit_stack
-from distmom.models.multilabel.varying import CHANGE_PENALTY, covariate_names, vary
+from distmom.models.multilabel.blend.choose import choose_blend
+from distmom.models.multilabel.blend.covariates import MOST_DEVIATIONS, Covariates, frequency_log_odds
+from distmom.models.multilabel.blend.stack import PENALTY, Pairs, Stack, curve_of, fit_stack
+from distmom.models.multilabel.blend.varying import CHANGE_PENALTY, covariate_names, vary
+from distmom.models.multilabel.heads.scorer import Scorer
 
 N, WIDTH = 900, 10
 
@@ -38,7 +38,7 @@ def loss(log_odds, truth):
 
 def test_the_regression_is_that_of_scikit_learn(monkeypatch):
     """With all pairs: a logistic regression of features and their products, of which the penalties differ."""
-    monkeypatch.setattr("distmom.models.multilabel.stack.STRIDE", 1)
+    monkeypatch.setattr("distmom.models.multilabel.blend.stack.STRIDE", 1)
     pairs = pairs_of()
     stack = fit_stack(pairs).stack
     got = vary(pairs, stack).log_odds(pairs.scores, pairs.covariates)
@@ -80,9 +80,9 @@ def test_what_depends_on_the_cosine_is_found():
 def test_few_of_the_negligible_pairs_suffice(monkeypatch):
     pairs = pairs_of()
     stack = fit_stack(pairs).stack
-    monkeypatch.setattr("distmom.models.multilabel.stack.NEGLIGIBLE", -2.5)
+    monkeypatch.setattr("distmom.models.multilabel.blend.stack.NEGLIGIBLE", -2.5)
     some = vary(pairs, stack).log_odds(pairs.scores, pairs.covariates)
-    monkeypatch.setattr("distmom.models.multilabel.stack.STRIDE", 1)
+    monkeypatch.setattr("distmom.models.multilabel.blend.stack.STRIDE", 1)
     every = vary(pairs, stack).log_odds(pairs.scores, pairs.covariates)
     assert loss(some, pairs.truth) < loss(every, pairs.truth) + 1e-3
     assert np.abs(some - every).mean() < 0.1

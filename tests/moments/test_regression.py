@@ -7,7 +7,7 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import Ridge
 
 from distmom.engine import TallResult, Term, open_engine
-from distmom.models.multilabel import regression
+from distmom.models.multilabel.heads import regression
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.index import IndexPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients

@@ -10,8 +10,8 @@ from scipy.special import psi
 
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import open_engine
-from distmom.engine.state import Columns
-from distmom.engine.tall import TallSum
+from distmom.engine.stored.arrays import Columns
+from distmom.engine.sums.tall import TallSum
 from distmom.moments.document_shares import GivenTopics, mixture_shares
 from distmom.moments.halves import half_counts
 from distmom.moments.share_kernels import find_collapsed, find_shares, log_likelihood

@@ -9,9 +9,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from distmom.corpus import MemoryCorpus
 from distmom.engine import StoredColumns, Sums, TallResult, TallSum, merge, open_engine, plan_pass
-from distmom.engine.connections import open_executor
+from distmom.engine.executors.connections import open_executor
 from distmom.engine.passes import Selection
-from distmom.engine.tall import FREQUENT, frequent_rows
+from distmom.engine.sums.tall import FREQUENT, frequent_rows
 from distmom.errors import InputError, UsageError
 from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
 from distmom.moments.power import WordPowerPass, word_steps
@@ -376,7 +376,7 @@ def test_noise_is_the_moment_with_a_random_sign_on_every_document(moments):
 @pytest.mark.parametrize(("frequent", "density"), [(150, 0.05), (FREQUENT, FREQUENT / 3000)])
 def test_a_large_sketch_in_single_precision_is_that_in_double(moments, frequent, density, monkeypatch):
     monkeypatch.setattr("distmom.engine.plan.SMALL_TALL_BYTES", 0)
-    monkeypatch.setattr("distmom.engine.tall.FREQUENT", frequent)
+    monkeypatch.setattr("distmom.engine.sums.tall.FREQUENT", frequent)
     corpus = random_corpus(n=3000, d=300, density=density, shard_documents=200)
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((300, 20)))[0]
     found = []

@@ -40,17 +40,17 @@ from distmom.models.diagonal.recovery import Estimate, recover_by_partitions, vi
 from distmom.moments.diagonal import ColumnMomentsPass, ViewSquaresPass
 from distmom.moments.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
 from distmom.moments.product import N_GROUPS
-from distmom.spectral.basis import unknown_columns
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.components import basis_slabs
 from distmom.spectral.densities import RowDensity
 from distmom.spectral.estimator import layer_parameter, place_parameter
-from distmom.spectral.inputs import checked_dense
+from distmom.spectral.inputs.checks import checked_dense
+from distmom.spectral.inputs.tables import corpus_of_rows
 from distmom.spectral.parameters import parameter
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.tables import corpus_of_rows
-from distmom.spectral.three_views import AlignedViews, load_moments, random_views
+from distmom.spectral.steps.basis import unknown_columns
+from distmom.spectral.steps.components import basis_slabs
+from distmom.spectral.steps.three_views import AlignedViews, load_moments, random_views
 
 #: number of columns up to which all moments are added up, for any partition
 MOST_WHOLE = 64

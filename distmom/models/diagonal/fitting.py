@@ -9,8 +9,8 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredArray, StoredColumns, Tallies, TallResult
-from distmom.engine.directory import load_sums
-from distmom.engine.tall import read_rows
+from distmom.engine.directory.run_directory import load_sums
+from distmom.engine.sums.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.models.diagonal.posterior import Diagonals, maximised
 from distmom.models.diagonal.recovery import (
@@ -24,11 +24,11 @@ from distmom.moments.diagonal import ColumnMoments, column_moments, spreads_of
 from distmom.moments.gaussian import mass_of_rows
 from distmom.moments.multiview import view_slices
 from distmom.moments.product import N_GROUPS, GroupMoments
-from distmom.spectral.layout import array, value
-from distmom.spectral.recovery import Recovery
-from distmom.spectral.run import Run
-from distmom.spectral.three_views import AlignedViews, mean_rows
-from distmom.spectral.view_basis import next_basis
+from distmom.spectral.program.run import Run
+from distmom.spectral.saved.layout import array, value
+from distmom.spectral.steps.recovery import Recovery
+from distmom.spectral.steps.three_views import AlignedViews, mean_rows
+from distmom.spectral.steps.view_basis import next_basis
 
 #: least variance of a column within a component, as a share of its variance
 LEAST_VARIANCE = 1e-6
@@ -97,7 +97,7 @@ def ordered_units(engine: Engine, units: StoredArray, order: np.ndarray) -> Stor
 
 
 def next_view_basis(engine: Engine, tallies: Tallies, *arguments: Any) -> TallResult:
-    """Return `distmom.spectral.view_basis.next_basis`; its errors name the partition."""
+    """Return `distmom.spectral.steps.view_basis.next_basis`; its errors name the partition."""
     try:
         return next_basis(engine, tallies, *arguments)
     except NumericalError as error:

@@ -14,7 +14,7 @@ import numpy as np
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.diagonal import standardised
 from distmom.moments.gaussian import dense_rows, mass_of, piece_bytes, piece_rows
 from distmom.moments.groups import WHOLE_SHARD

@@ -2,10 +2,10 @@
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3.1, proposition 3.2 and theorem 3.6. The views of a random partition of the columns are independent
-given the component. Their moments give conditional means and weights (`distmom.spectral.three_views`). For column
-i of view t, with y the values of the other two views and A their conditional means, ``s_h = w_h + c_h'y`` with
-``A'c_h = e_h - w_h 1`` has mean one in component h and zero in all others, so that ``E[z_i^2 s_h] / w_h`` is the
-conditional mean of the square. Of all such c_h, the shortest is used.
+given the component. Their moments give conditional means and weights (`distmom.spectral.steps.three_views`). For
+column i of view t, with y the values of the other two views and A their conditional means, ``s_h = w_h + c_h'y``
+with ``A'c_h = e_h - w_h 1`` has mean one in component h and zero in all others, so that ``E[z_i^2 s_h] / w_h`` is
+the conditional mean of the square. Of all such c_h, the shortest is used.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
 from distmom.moments.diagonal import ColumnMoments
 from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments
-from distmom.spectral import centred_views
-from distmom.spectral.run import unknown
-from distmom.spectral.three_views import AlignedViews, random_views
+from distmom.spectral.program.run import unknown
+from distmom.spectral.steps import centred_views
+from distmom.spectral.steps.three_views import AlignedViews, random_views
 
 #: least singular value of conditional means, as a share of the largest, that rounding does not account for
 _LEAST_SHARE = 1e-9
@@ -83,7 +83,7 @@ def view_scales(views: np.ndarray) -> np.ndarray:
 
 
 def decomposed_views(moments: GroupMoments, k: int, method: str) -> AlignedViews:
-    """Return `distmom.spectral.centred_views.decomposed_views`; a single component needs no decomposition."""
+    """Decompose views as `distmom.spectral.steps.centred_views` does; one component needs no decomposition."""
     if k > 1:
         return centred_views.decomposed_views(moments, k, method)
     diagnostics = {

@@ -27,10 +27,15 @@ from distmom.models.eca.cumulants import alpha0_of_views, load_fourth, warn_of_n
 from distmom.models.eca.recovery import group_factors, recover_factors
 from distmom.moments.fourth import ViewFourthPass, pair_directions
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass
-from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
-from distmom.spectral.factors import (
+from distmom.spectral.inputs.checks import check_n_features
+from distmom.spectral.parameters import parameter
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.saved.layout import array, value
+from distmom.spectral.seeds import Seed, seed_parameter
+from distmom.spectral.steps.basis import Basis
+from distmom.spectral.steps.factors import (
     N_PAIRS,
     ORDERS,
     PRIORS,
@@ -40,12 +45,7 @@ from distmom.spectral.factors import (
     moment_alpha0,
     separation,
 )
-from distmom.spectral.inputs import check_n_features
-from distmom.spectral.layout import array, value
-from distmom.spectral.parameters import parameter
-from distmom.spectral.run import Run, unknown
-from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.views import basis_of_views, load_views, mean_of_views, whiten_views
+from distmom.spectral.steps.views import basis_of_views, load_views, mean_of_views, whiten_views
 
 
 @dataclass(frozen=True)
@@ -347,15 +347,11 @@ class ECA(SpectralEstimator):
         """
         check_is_fitted(self, "components_")
         corpus = ViewCorpus(X, groups)
-        self.check_features(corpus)
+        check_n_features(corpus.n_words, self.n_features_in_, type(self).__name__)
         origin = self.factor_origin()
         blocks = (corpus.read_shard(index) for index in range(len(corpus.shards)))
         found = [group_factors(block, self.unmixing_, origin) for block in blocks]
         return np.concatenate(found) if found else np.zeros((0, len(origin)))
-
-    def check_features(self, corpus: Any) -> None:
-        """Refuse views with another number of features than those fitted; UsageError."""
-        check_n_features(corpus.n_words, self.n_features_in_, type(self).__name__)
 
     def factor_origin(self) -> np.ndarray:
         """Return what is subtracted from least-squares factors, (n_found,): zero for shares, else their means."""

@@ -17,9 +17,9 @@ from distmom.blas import one_blas_thread
 from distmom.corpus import RowBlock
 from distmom.linalg.factors import Factors
 from distmom.moments.dirichlet import proportions, second_moment
-from distmom.spectral.basis import Basis
-from distmom.spectral.factors import White
-from distmom.spectral.recovery import product
+from distmom.spectral.steps.basis import Basis
+from distmom.spectral.steps.factors import White
+from distmom.spectral.steps.recovery import product
 
 logger = logging.getLogger(__name__)
 

@@ -32,14 +32,14 @@ from distmom.models.markov.inputs import sequences_in_memory
 from distmom.models.markov.passes import ExpectationPass, stored_edges
 from distmom.moments.factorial import ChainMomentsPass, ChainSketchPass
 from distmom.moments.windows import N_STEPS, StepMeanPass, n_step_features
-from distmom.spectral.basis import Basis, range_basis, unknown_columns
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
-from distmom.spectral.inputs import check_n_features
+from distmom.spectral.inputs.checks import check_n_features
+from distmom.spectral.inputs.tables import check_column_names
 from distmom.spectral.parameters import parameter
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.tables import check_column_names
+from distmom.spectral.steps.basis import Basis, range_basis, unknown_columns
 
 WINDOWS = ("first", "all")
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredColumns
-from distmom.engine.tall import read_rows
+from distmom.engine.sums.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.models.factorial.joint import joint_values
 from distmom.models.factorial.recovery import Canonical, laws_of, middle_means
-from distmom.spectral.basis import Basis
-from distmom.spectral.layout import array, value
+from distmom.spectral.saved.layout import array, value
+from distmom.spectral.steps.basis import Basis
 
 #: singular value of a basis, as a share of the largest, that rounding does not account for
 _LEAST_SHARE = 1e-10

@@ -16,11 +16,11 @@ import numpy as np
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.errors import UsageError
 from distmom.models.markov.chain import Chain, Steps, best_path, posterior
 from distmom.models.markov.passes import ChainPass
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
 
 #: chains whose joint states are decoded, at most
 MOST_CHAINS = 8

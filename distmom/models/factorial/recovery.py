@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine.directory import load_sums
+from distmom.engine.directory.run_directory import load_sums
 from distmom.errors import NumericalError
 from distmom.linalg.factors import ROUNDING, Slices, find_factors
 from distmom.moments.factorial import ChainMoments, chain_moments
-from distmom.spectral.run import Decomposed, unknown
-from distmom.spectral.three_views import shared_range, symmetric_view
+from distmom.spectral.program.run import Decomposed, unknown
+from distmom.spectral.steps.three_views import shared_range, symmetric_view
 
 #: a skewness or memory below this many standard errors is not distinguished from zero
 DEVIATIONS = 3.0

@@ -22,7 +22,7 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult
-from distmom.engine.directory import load_sums
+from distmom.engine.directory.run_directory import load_sums
 from distmom.linalg import slice_directions
 from distmom.models.gaussian.recovery import (
     Found,
@@ -35,9 +35,9 @@ from distmom.models.gaussian.recovery import (
 from distmom.moments.contracted import RowContractionsPass, row_contraction
 from distmom.moments.gaussian import RowMomentsPass
 from distmom.moments.word_moments import positive
-from distmom.spectral.contracted import Contracted, find_by_contractions, sliced_facts
-from distmom.spectral.core import unknown_whitening
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.steps.contracted import Contracted, find_by_contractions, sliced_facts
+from distmom.spectral.steps.core import unknown_whitening
 
 
 def recover_by_contractions(

@@ -36,23 +36,23 @@ from distmom.models.gaussian.recovery import Found, recover
 from distmom.models.gaussian.rotation import most_components, n_directions, recover_by_rotation
 from distmom.moments.gaussian import RowMomentsPass
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.contracted import (
+from distmom.spectral.densities import RowDensity
+from distmom.spectral.estimator import layer_parameter, place_parameter
+from distmom.spectral.inputs.checks import checked_dense
+from distmom.spectral.inputs.tables import corpus_of_rows, rows_in_memory
+from distmom.spectral.parameters import parameter
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
+from distmom.spectral.steps.basis import Basis
+from distmom.spectral.steps.contracted import (
     check_third_moment,
     power_steps_parameter,
     settled_third_moment,
     third_moment_parameter,
 )
-from distmom.spectral.densities import RowDensity
-from distmom.spectral.estimator import layer_parameter, place_parameter
-from distmom.spectral.inputs import checked_dense
-from distmom.spectral.parameters import parameter
-from distmom.spectral.rank import MOST_COMPONENTS, halves
-from distmom.spectral.row_basis import basis_rank, offset_of, row_basis, takes_whole
-from distmom.spectral.run import Run, unknown
-from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.tables import corpus_of_rows, rows_in_memory
+from distmom.spectral.steps.rank import MOST_COMPONENTS, halves
+from distmom.spectral.steps.row_basis import basis_rank, offset_of, row_basis, takes_whole
 
 VARIANCES = ("differing", "common")
 ROUTES = ("noise", "rotation")

@@ -9,20 +9,20 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult
-from distmom.engine.directory import load_sums
-from distmom.engine.state import SLAB_ROWS
-from distmom.engine.tall import read_rows
+from distmom.engine.directory.run_directory import load_sums
+from distmom.engine.stored.arrays import SLAB_ROWS
+from distmom.engine.sums.tall import read_rows
 from distmom.models.gaussian.posterior import Gaussians, Posterior, maximised
 from distmom.models.gaussian.recovery import LEAST_NOISE, LEAST_VARIANCE, Found, count_components
 from distmom.moments.gaussian import (
     RowMoments,
     row_moments,
 )
-from distmom.spectral.basis import Basis
-from distmom.spectral.layout import array, value
-from distmom.spectral.recovery import product
-from distmom.spectral.row_basis import mean_of_rows
-from distmom.spectral.run import Run
+from distmom.spectral.program.run import Run
+from distmom.spectral.saved.layout import array, value
+from distmom.spectral.steps.basis import Basis
+from distmom.spectral.steps.recovery import product
+from distmom.spectral.steps.row_basis import mean_of_rows
 
 #: rows that are kept for pictures, at most
 N_KEPT = 500

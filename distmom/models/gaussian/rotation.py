@@ -34,8 +34,8 @@ from distmom.models.gaussian.recovery import (
 )
 from distmom.moments.gaussian import RowMoments
 from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments
-from distmom.spectral.isotropic import check_range, noise_of
-from distmom.spectral.three_views import align_views
+from distmom.spectral.steps.isotropic import check_range, noise_of
+from distmom.spectral.steps.three_views import align_views
 
 #: directions per direction between components: with fewer, a rotation more often makes badly conditioned views
 _PER_DIRECTION = 2 * N_GROUPS

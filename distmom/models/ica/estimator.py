@@ -34,13 +34,13 @@ from distmom.moments.ica import RowContrastPass, RowFourthPass, RowScorePass, n_
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
-from distmom.spectral.inputs import checked_dense
+from distmom.spectral.inputs.checks import checked_dense
+from distmom.spectral.inputs.tables import corpus_of_rows
 from distmom.spectral.parameters import parameter
-from distmom.spectral.row_basis import sketched_basis, takes_whole
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.sources import sources_in_memory, stored_sources
-from distmom.spectral.tables import corpus_of_rows
+from distmom.spectral.steps.row_basis import sketched_basis, takes_whole
+from distmom.spectral.steps.sources import sources_in_memory, stored_sources
 
 NOISES = ("none", "isotropic", "gaussian")
 MOMENTS = ("auto", "full", "slices")

@@ -9,16 +9,16 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
-from distmom.engine.directory import load_sums
+from distmom.engine.directory.run_directory import load_sums
 from distmom.errors import NumericalError
 from distmom.models.ica.recovery import Found, magnitudes
 from distmom.moments.gaussian import row_moments
 from distmom.moments.ica import FourthMoment, row_contrast, row_fourth
-from distmom.spectral.basis import Basis
-from distmom.spectral.layout import array, value
-from distmom.spectral.recovery import product
-from distmom.spectral.row_basis import covariance_of
-from distmom.spectral.run import unknown
+from distmom.spectral.program.run import unknown
+from distmom.spectral.saved.layout import array, value
+from distmom.spectral.steps.basis import Basis
+from distmom.spectral.steps.recovery import product
+from distmom.spectral.steps.row_basis import covariance_of
 
 #: least eigenvalue of the covariance, as a share of the largest, that rounding does not account for
 LEAST_SHARE = 1e-12

@@ -33,7 +33,7 @@ from distmom.linalg.quartic import (
 )
 from distmom.linalg.whiten import whiten
 from distmom.moments.ica import FourthMoment, n_pairs
-from distmom.spectral.run import Decomposed, unknown
+from distmom.spectral.program.run import Decomposed, unknown
 
 METHODS = ("joint", "power", "pencil")
 #: factor on negative kurtoses for their comparison with positive ones: those of Gaussian samples are smaller

@@ -21,14 +21,14 @@ from sklearn.cluster import KMeans
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, StoredColumns, Tallies, TallResult
-from distmom.engine.tall import read_rows
+from distmom.engine.sums.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg.anchors import select_anchors, simplex_weights
 from distmom.linalg.simplex import simplex_rows
 from distmom.models.markov.recovery import ROUTES, disagreements
-from distmom.spectral.basis import unknown_columns
-from distmom.spectral.recovery import Slabs
-from distmom.spectral.run import unknown
+from distmom.spectral.program.run import unknown
+from distmom.spectral.steps.basis import unknown_columns
+from distmom.spectral.steps.recovery import Slabs
 
 #: smallest share of all steps that an anchor has, unless fewer than `CANDIDATES` symbols per state have it
 ANCHOR_SHARE = 5e-4

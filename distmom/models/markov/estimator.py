@@ -24,13 +24,13 @@ from distmom.models.markov.passes import ExpectationPass, stored_edges
 from distmom.models.markov.recovery import ROUTES, Recovered, load_windows, recover
 from distmom.moments.sequences import ContextPass, WindowMomentsPass, WindowSketchPass
 from distmom.moments.windows import N_STEPS, StepMeanPass, n_step_features
-from distmom.spectral.basis import range_basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import layer_parameter, place_parameter
-from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.saved.layout import array, value
 from distmom.spectral.seeds import Seed, seed_parameter
+from distmom.spectral.steps.basis import range_basis
 
 FEATURES = {"linear": 1, "squares": 2}
 INITS = ("tensor", "anchors", "clusters")

@@ -16,9 +16,9 @@ from distmom.models.markov.kernels import draw_states
 from distmom.models.markov.passes import DecodePass, stored_edges
 from distmom.models.markov.pictures import pictures_of
 from distmom.spectral.estimator import SpectralEstimator
-from distmom.spectral.inputs import check_n_features, check_size
-from distmom.spectral.run import Run
-from distmom.spectral.tables import check_column_names
+from distmom.spectral.inputs.checks import check_n_features, check_size
+from distmom.spectral.inputs.tables import check_column_names
+from distmom.spectral.program.run import Run
 
 
 class FittedMarkov(SpectralEstimator):

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from distmom.engine import Engine, PassResult, TallResult
-from distmom.engine.tall import read_rows
+from distmom.engine.sums.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.models.markov.chain import Chain
 from distmom.models.markov.contexts import Contextual, contextual_model, joint_of
 from distmom.models.markov.recovery import Recovered, stationary_law
-from distmom.spectral.basis import Basis
+from distmom.spectral.steps.basis import Basis
 
 #: share of a symbol that is spread over all states before passes of Baum and Welch, which leave zeros as they are
 SPREAD = 0.1

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from distmom.corpus import RowCorpus
 from distmom.errors import InputError
-from distmom.spectral.tables import corpus_of_rows
+from distmom.spectral.inputs.tables import corpus_of_rows
 
 
 def sequences_in_memory(

@@ -16,8 +16,8 @@ from distmom.blas import one_blas_thread
 from distmom.corpus import RowBlock
 from distmom.engine import Engine, StoredRows, fingerprint
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.state import write_rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.stored.arrays import write_rows
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.models.markov.chain import (
     PIECE_ROWS,
     Chain,
@@ -33,7 +33,7 @@ from distmom.models.markov.kernels import add_counts, expect
 from distmom.moments.gaussian import dense_rows, mass_of
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.windows import weights_of
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine.directory import load_sums
+from distmom.engine.directory.run_directory import load_sums
 from distmom.errors import NumericalError
 from distmom.linalg.simplex import simplex_rows
 from distmom.moments.sequences import WindowMoments, window_moments
-from distmom.spectral.run import Decomposed, unknown
-from distmom.spectral.three_views import decompose_views, mapped, shared_range
+from distmom.spectral.program.run import Decomposed, unknown
+from distmom.spectral.steps.three_views import decompose_views, mapped, shared_range
 
 #: estimates of the transition matrix
 ROUTES = ("pairs", "forward", "backward")

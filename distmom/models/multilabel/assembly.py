@@ -13,12 +13,15 @@ from scipy.sparse import csr_array
 from distmom.engine import Csr, Engine, Selection, StoredArray, StoredColumns, Term
 from distmom.engine.passes import transform_fields
 from distmom.errors import NumericalError, UsageError
-from distmom.models.multilabel.candidates import stored_scorer
-from distmom.models.multilabel.choice import Choice
-from distmom.models.multilabel.companions import companion_shares
+from distmom.models.multilabel.blend.choice import Choice
+from distmom.models.multilabel.blend.companions import companion_shares
+from distmom.models.multilabel.blend.objective import MEAN
+from distmom.models.multilabel.blend.reranking import Reranker
+from distmom.models.multilabel.classifiers.margin import MarginFit
 from distmom.models.multilabel.effort import NORMAL, Effort
-from distmom.models.multilabel.features import Features
-from distmom.models.multilabel.heads import (
+from distmom.models.multilabel.heads.candidates import stored_scorer
+from distmom.models.multilabel.heads.features import Features
+from distmom.models.multilabel.heads.heads import (
     FrequentHead,
     GateHead,
     Head,
@@ -27,11 +30,9 @@ from distmom.models.multilabel.heads import (
     StateHead,
     rank_labels,
 )
-from distmom.models.multilabel.linear import LinearFit
-from distmom.models.multilabel.margin import MarginFit
-from distmom.models.multilabel.neighbor_heads import NeighborsHead, SketchNeighbors
-from distmom.models.multilabel.objective import MEAN
-from distmom.models.multilabel.regression import (
+from distmom.models.multilabel.heads.linear import LinearFit
+from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors
+from distmom.models.multilabel.heads.regression import (
     NO_LIMITS,
     RidgeFit,
     WeightLimits,
@@ -39,15 +40,14 @@ from distmom.models.multilabel.regression import (
     sketch_neighbors,
     sparse_head,
 )
-from distmom.models.multilabel.reranking import Reranker
-from distmom.models.multilabel.scorer import Scorer
-from distmom.models.multilabel.states import States, StateSettings
+from distmom.models.multilabel.heads.scorer import Scorer
+from distmom.models.multilabel.latent.states import States, StateSettings
 from distmom.moments.features import fit_idf
-from distmom.spectral.recovery import WHOLE_BYTES
-from distmom.spectral.run import unknown
+from distmom.spectral.program.run import unknown
+from distmom.spectral.steps.recovery import WHOLE_BYTES
 
 if TYPE_CHECKING:
-    from distmom.models.multilabel.kept_sums import KeptSums
+    from distmom.models.multilabel.updates.kept_sums import KeptSums
 
 logger = logging.getLogger(__name__)
 

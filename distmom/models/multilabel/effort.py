@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distmom.models.multilabel.descent import TOLERANCE
-from distmom.models.multilabel.margin import COSTS
+from distmom.models.multilabel.classifiers.descent import TOLERANCE
+from distmom.models.multilabel.classifiers.margin import COSTS
 
 
 @dataclass(frozen=True)

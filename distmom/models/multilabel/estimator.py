@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,44 +18,46 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.multilabel.assembly import HeadSettings
-from distmom.models.multilabel.corpus_topics import (
+from distmom.models.multilabel.blend.objective import MEAN, OBJECTIVES, weighs_propensity
+from distmom.models.multilabel.classifiers.margin import MAX_LABELS
+from distmom.models.multilabel.effort import EFFORTS
+from distmom.models.multilabel.folds import held_out
+from distmom.models.multilabel.heads.heads import Head, StateHead, rank_labels
+from distmom.models.multilabel.heads.regression import WeightLimits
+from distmom.models.multilabel.heads.scorer import Scorer
+from distmom.models.multilabel.latent.corpus_topics import (
     CorpusTopics,
     default_topics,
     fit_topics,
     topic_model,
     why_no_topics,
 )
-from distmom.models.multilabel.effort import EFFORTS
-from distmom.models.multilabel.folds import held_out
-from distmom.models.multilabel.heads import Head, StateHead, rank_labels
-from distmom.models.multilabel.kept_sums import KeptSums, check_kept
-from distmom.models.multilabel.latent import LatentReader
-from distmom.models.multilabel.margin import MAX_LABELS
-from distmom.models.multilabel.objective import MEAN, OBJECTIVES, weighs_propensity
+from distmom.models.multilabel.latent.reader import LatentReader
+from distmom.models.multilabel.latent.states import StateSettings, check_size
 from distmom.models.multilabel.prediction import LabelPredictor
 from distmom.models.multilabel.program import HEADS, fit_heads
-from distmom.models.multilabel.regression import WeightLimits
-from distmom.models.multilabel.scorer import Scorer
-from distmom.models.multilabel.states import StateSettings, check_size
 from distmom.models.multilabel.stored import LatentStates, MultiLabelState, scorer_of, state_of
 from distmom.models.multilabel.targets import TARGET_TYPE, TARGETS, checked_targets, first_names, label_type
-from distmom.models.multilabel.updates import Updatable
+from distmom.models.multilabel.updates.kept_sums import KeptSums, check_kept
+from distmom.models.multilabel.updates.updatable import Updatable
 from distmom.moments.features import FEATURES
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.contracted import power_steps_parameter, third_moment_parameter
-from distmom.spectral.documents import corpus_in_memory
 from distmom.spectral.estimator import SpectralEstimator, place_parameter, precision_parameter
+from distmom.spectral.inputs.documents import corpus_in_memory
 from distmom.spectral.parameters import parameter
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
+from distmom.spectral.steps.contracted import power_steps_parameter, third_moment_parameter
 
 #: largest number of states fitted with ``head="auto"``: they describe the corpus, and hardly affect the ranking
 AUTO_STATES = 100
 #: up to this number of documents the held-out documents are counted before anything runs
 FEW_DOCUMENTS = 1000
+#: fitted attributes of latent states
+_LATENT = tuple(f"{field.name}_" for field in fields(LatentStates))
 
 
 class MultiLabelMoM(
@@ -288,8 +290,8 @@ class MultiLabelMoM(
             n_held_out = int(selection.mask(0, corpus.n_documents).sum())
             if n_held_out in (0, corpus.n_documents):
                 raise UsageError(
-                    f"{corpus.n_documents} documents are too few for head='auto', which needs held-out documents; "
-                    "specify a head"
+                    f"head='auto': expected enough documents to hold some out, got {corpus.n_documents}; "
+                    "specify a head, such as 'ridge'"
                 )
 
     def program(self, run: Run) -> MultiLabelState:
@@ -322,6 +324,9 @@ class MultiLabelMoM(
 
     def _keep(self, state: MultiLabelState) -> None:
         super()._keep(state)
+        # An earlier fit of the same model may have had latent states.
+        for name in _LATENT:
+            vars(self).pop(name, None)
         self.corpus_topics_: CorpusTopics | None = state.topics
         if state.sums is not None:
             check_kept(state.sums, state.basis)

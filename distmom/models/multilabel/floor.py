@@ -17,7 +17,7 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Executor, InProcess, TallSum
-from distmom.engine.tall import frequent_rows
+from distmom.engine.sums.tall import frequent_rows
 from distmom.linalg import compose, decompose
 from distmom.moments.kernels import add_third_moment, gather
 from distmom.moments.labels import posteriors

@@ -19,14 +19,14 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Csr, Engine, PassResult, Selection
 from distmom.errors import UsageError
 from distmom.models.multilabel.assembly import Offer, opened_array
-from distmom.models.multilabel.blend import choose_blend
-from distmom.models.multilabel.candidates import read_scores
-from distmom.models.multilabel.choice import Choice, repeated_share
-from distmom.models.multilabel.companions import companion_shares
+from distmom.models.multilabel.blend.choice import Choice, repeated_share
+from distmom.models.multilabel.blend.choose import choose_blend
+from distmom.models.multilabel.blend.companions import companion_shares
+from distmom.models.multilabel.blend.objective import MEAN, corpus_propensity, weighs_propensity
+from distmom.models.multilabel.blend.weighted_sum import FREQUENT
+from distmom.models.multilabel.classifiers.margin import frequent_labels
 from distmom.models.multilabel.effort import NORMAL, Effort
-from distmom.models.multilabel.margin import frequent_labels
-from distmom.models.multilabel.objective import MEAN, corpus_propensity, weighs_propensity
-from distmom.models.multilabel.weighted_sum import FREQUENT
+from distmom.models.multilabel.heads.candidates import read_scores
 
 logger = logging.getLogger(__name__)
 

@@ -11,16 +11,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block
 from distmom.corpus.block import label_matrix
-from distmom.corpus.texts import as_label_lists, label_columns_of
+from distmom.corpus.sources.texts import as_label_lists, label_columns_of
 from distmom.errors import UsageError
-from distmom.models.multilabel.chosen_labels import label_numbers, of_labels
+from distmom.models.multilabel.blend.probabilities import DEFAULT_THRESHOLD, checked_threshold
+from distmom.models.multilabel.heads.chosen_labels import label_numbers, of_labels
 from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.needs import needs
-from distmom.models.multilabel.probabilities import DEFAULT_THRESHOLD, checked_threshold
 from distmom.models.multilabel.targets import ONE_LABEL, TARGET_TYPE, TARGETS, checked_targets, names_of
 
 if TYPE_CHECKING:
-    from distmom.models.multilabel.scorer import Scorer
+    from distmom.models.multilabel.heads.scorer import Scorer
 
 
 class NoProbabilitiesError(UsageError, AttributeError):

@@ -23,15 +23,10 @@ from distmom.models.multilabel.assembly import (
     offer,
     recipe_of,
 )
-from distmom.models.multilabel.candidates import N_RANDOM, CandidatesPass, candidates_pass
-from distmom.models.multilabel.choice import Choice
-from distmom.models.multilabel.effort import NORMAL, Effort
-from distmom.models.multilabel.features import Features, extend_features, fit_features
-from distmom.models.multilabel.folds import Fold, choose, folds_of, held_out
-from distmom.models.multilabel.gate import fit_gate, tries_gate
-from distmom.models.multilabel.kept_sums import kept_sums
-from distmom.models.multilabel.linear import LinearFit, extend_linear, fit_linear
-from distmom.models.multilabel.margin import (
+from distmom.models.multilabel.blend.choice import Choice
+from distmom.models.multilabel.blend.objective import corpus_propensity, weighs_propensity
+from distmom.models.multilabel.classifiers.gate import fit_gate, tries_gate
+from distmom.models.multilabel.classifiers.margin import (
     FREQUENT_COST,
     MarginFit,
     cost_name,
@@ -39,9 +34,13 @@ from distmom.models.multilabel.margin import (
     frequent_labels,
     tries_margin,
 )
-from distmom.models.multilabel.neighbor_heads import NeighborsHead
-from distmom.models.multilabel.objective import corpus_propensity, weighs_propensity
-from distmom.models.multilabel.regression import (
+from distmom.models.multilabel.effort import NORMAL, Effort
+from distmom.models.multilabel.folds import Fold, choose, folds_of, held_out
+from distmom.models.multilabel.heads.candidates import N_RANDOM, CandidatesPass, candidates_pass
+from distmom.models.multilabel.heads.features import Features, extend_features, fit_features
+from distmom.models.multilabel.heads.linear import LinearFit, extend_linear, fit_linear
+from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead
+from distmom.models.multilabel.heads.regression import (
     SKETCH_NEIGHBORS_ROWS,
     RidgeFit,
     extend_ridge,
@@ -49,9 +48,10 @@ from distmom.models.multilabel.regression import (
     fit_ridge,
     sketch_basis,
 )
-from distmom.models.multilabel.states import extend_states, fit_states
+from distmom.models.multilabel.latent.states import extend_states, fit_states
 from distmom.models.multilabel.trials import choice_seconds, gate_seconds, margin_seconds, scoring_seconds
-from distmom.spectral.run import Run, unknown
+from distmom.models.multilabel.updates.kept_sums import kept_sums
+from distmom.spectral.program.run import Run, unknown
 
 HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors", "svm")
 #: least share of held-out documents in the corpus for which, after the choice, they are added to the states, and

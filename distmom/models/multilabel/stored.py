@@ -11,18 +11,25 @@ import numpy as np
 from distmom.engine import Engine
 from distmom.errors import NumericalError
 from distmom.models.multilabel.assembly import FittedHeads
-from distmom.models.multilabel.choice import TOTAL
-from distmom.models.multilabel.class_stack import ClassStack, stack_from_json
-from distmom.models.multilabel.corpus_topics import CorpusTopics
-from distmom.models.multilabel.covariates import frequency_log_odds
-from distmom.models.multilabel.heads import FrequentHead, GateHead, Head, RidgeHead, SparseHead, StateHead
-from distmom.models.multilabel.kept_sums import KeptSums
-from distmom.models.multilabel.neighbor_heads import NeighborsHead, SketchNeighbors
-from distmom.models.multilabel.reranking import Reranker
-from distmom.models.multilabel.scorer import Scorer, variant
-from distmom.models.multilabel.stack import Stack
-from distmom.models.multilabel.states import States
-from distmom.spectral.layout import array, group, value, variants
+from distmom.models.multilabel.blend.choice import TOTAL
+from distmom.models.multilabel.blend.class_stack import ClassStack, stack_from_json
+from distmom.models.multilabel.blend.covariates import frequency_log_odds
+from distmom.models.multilabel.blend.reranking import Reranker
+from distmom.models.multilabel.blend.stack import Stack
+from distmom.models.multilabel.heads.heads import (
+    FrequentHead,
+    GateHead,
+    Head,
+    RidgeHead,
+    SparseHead,
+    StateHead,
+)
+from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors
+from distmom.models.multilabel.heads.scorer import Scorer, variant
+from distmom.models.multilabel.latent.corpus_topics import CorpusTopics
+from distmom.models.multilabel.latent.states import States
+from distmom.models.multilabel.updates.kept_sums import KeptSums
+from distmom.spectral.saved.layout import array, group, value, variants
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import coo_array, issparse
 from sklearn.exceptions import DataConversionWarning
 
-from distmom.corpus.texts import as_label_lists, as_list, label_columns_of
+from distmom.corpus.sources.texts import as_label_lists, as_list, label_columns_of
 from distmom.errors import InputError, UsageError
 
 logger = logging.getLogger(__name__)

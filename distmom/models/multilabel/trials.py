@@ -17,16 +17,23 @@ from scipy.sparse import csr_array
 from distmom.blas import one_blas_thread
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Csr, MixedRows
-from distmom.engine.csr import transposed_product
+from distmom.engine.sums.csr import transposed_product
 from distmom.lanes import LANES
-from distmom.models.multilabel.boosting import fit_trees
-from distmom.models.multilabel.candidates import ALL_LABELS, CandidatesPass, n_candidates
-from distmom.models.multilabel.chosen_labels import columns_of
-from distmom.models.multilabel.covariates import Covariates
-from distmom.models.multilabel.descent import TOLERANCE
-from distmom.models.multilabel.gate import N_HARD, hardest_labels, random_labels
-from distmom.models.multilabel.gate_solver import gate_documents, gate_weights
-from distmom.models.multilabel.heads import (
+from distmom.models.multilabel.blend.boosting import fit_trees
+from distmom.models.multilabel.blend.covariates import Covariates
+from distmom.models.multilabel.blend.objective import Objective
+from distmom.models.multilabel.blend.reranking import DEPTH, FEW_DEPTH, N_COMMON
+from distmom.models.multilabel.blend.stack import FIT_PAIRS, Pairs, fit_stack
+from distmom.models.multilabel.blend.varying import vary
+from distmom.models.multilabel.blend.weighted_sum import GRID
+from distmom.models.multilabel.classifiers.descent import TOLERANCE
+from distmom.models.multilabel.classifiers.gate import N_HARD, hardest_labels, random_labels
+from distmom.models.multilabel.classifiers.gate_solver import gate_documents, gate_weights
+from distmom.models.multilabel.classifiers.margin import COSTS, MAX_LABELS
+from distmom.models.multilabel.classifiers.margin_solver import batch_weights, n_batches, n_negatives
+from distmom.models.multilabel.heads.candidates import ALL_LABELS, CandidatesPass, n_candidates
+from distmom.models.multilabel.heads.chosen_labels import columns_of
+from distmom.models.multilabel.heads.heads import (
     FrequentHead,
     GateHead,
     Head,
@@ -35,15 +42,8 @@ from distmom.models.multilabel.heads import (
     StateHead,
     rank_labels,
 )
-from distmom.models.multilabel.margin import COSTS, MAX_LABELS
-from distmom.models.multilabel.margin_solver import batch_weights, n_batches, n_negatives
-from distmom.models.multilabel.neighbor_heads import NeighborsHead, SketchNeighbors
-from distmom.models.multilabel.objective import Objective
-from distmom.models.multilabel.reranking import DEPTH, FEW_DEPTH, N_COMMON
-from distmom.models.multilabel.scorer import Scorer
-from distmom.models.multilabel.stack import FIT_PAIRS, Pairs, fit_stack
-from distmom.models.multilabel.varying import vary
-from distmom.models.multilabel.weighted_sum import GRID
+from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors
+from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.moments.features import inverse_document_frequency, tfidf_rows, with_constant
 
 #: documents that are scored

@@ -2,7 +2,7 @@
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 theorem 3.6 and section 6.1.2. Pairs of views give the maps that turn each view into a whitened copy y_t of the
-last one (`distmom.spectral.three_views`). With one component per row, the whitened third moment is
+last one (`distmom.spectral.steps.three_views`). With one component per row, the whitened third moment is
 ``E[y_1 (x) y_2 (x) y_3]``, averaged over all orders of the views, and nothing has to be subtracted from it:
 
     T(I, I, h) = avg_t sym(E[y_s y_u' (y_t'h)])        T(I, v, v) = avg_t E[y_t (y_s'v) (y_u'v)]
@@ -18,15 +18,15 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine
-from distmom.engine.directory import load_sums
+from distmom.engine.directory.run_directory import load_sums
 from distmom.linalg import slice_directions
 from distmom.moments.contracted import ViewContractionsPass, view_contraction
 from distmom.moments.multiview import MultiViewMomentsPass
 from distmom.moments.product import N_GROUPS, GroupPairs
-from distmom.spectral.centred_views import conditioning, extended_pairs
-from distmom.spectral.contracted import Contracted, find_by_contractions, sliced_facts
-from distmom.spectral.run import Run, unknown
-from distmom.spectral.three_views import (
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.steps.centred_views import conditioning, extended_pairs
+from distmom.spectral.steps.contracted import Contracted, find_by_contractions, sliced_facts
+from distmom.spectral.steps.three_views import (
     AlignedViews,
     ViewMaps,
     WhitenedViews,

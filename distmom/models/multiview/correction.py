@@ -20,12 +20,12 @@ from scipy.optimize import linear_sum_assignment
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult
-from distmom.engine.directory import load_sums
+from distmom.engine.directory.run_directory import load_sums
 from distmom.errors import NumericalError
 from distmom.models.multiview.fitting import Conditional
 from distmom.moments.multiview import view_slices
 from distmom.moments.product import GroupMoments, group_moments
-from distmom.spectral.three_views import align_views
+from distmom.spectral.steps.three_views import align_views
 
 
 @dataclass(frozen=True)

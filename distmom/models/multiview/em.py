@@ -23,11 +23,11 @@ from distmom.models.multiview.fitting import Conditional
 from distmom.models.multiview.posterior import ScoresEMPass, ViewSharesPass
 from distmom.moments.multiview import view_slices
 from distmom.moments.product import N_GROUPS
-from distmom.spectral.recovery import Recovery
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.scores import scores_by_covariance, whitening_of
-from distmom.spectral.three_views import mean_rows
-from distmom.spectral.view_basis import rows_by_view
+from distmom.spectral.steps.recovery import Recovery
+from distmom.spectral.steps.three_views import mean_rows
+from distmom.spectral.steps.view_basis import rows_by_view
 
 #: share of all rows up to which a component is empty
 _EMPTY = 1e-12

@@ -1,12 +1,12 @@
 """Components behind three views of different kinds and sizes, which are independent given those of a row.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
-section 3.3 and theorem 3.6. The range of a view is that of its cross moments with the two others. In bases of
-the ranges, the third cross moment is turned into one of copies of the last view (`distmom.spectral.three_views`),
-whose decomposition gives the conditional means of all views with their components in one order. With products of
-columns (section 4.3), views of few columns tell more components apart. Iterations of expectation and maximisation
-(EM) start from the moments and use all views together. Rows of several components have the moments of a mixture
-after a correction (`distmom.models.multiview.decomposition`).
+section 3.3 and theorem 3.6. The range of a view is that of its cross moments with the two others. In bases of the
+ranges, the third cross moment is turned into one of copies of the last view
+(`distmom.spectral.steps.three_views`), whose decomposition gives the conditional means of all views with their
+components in one order. With products of columns (section 4.3), views of few columns tell more components apart.
+Iterations of expectation and maximisation (EM) start from the moments and use all views together. Rows of several
+components have the moments of a mixture after a correction (`distmom.models.multiview.decomposition`).
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from distmom.moments.multiview import (
     lifted_widths,
 )
 from distmom.moments.product import N_GROUPS
-from distmom.spectral.basis import unknown_columns
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.components import basis_slabs
-from distmom.spectral.contracted import (
+from distmom.spectral.estimator import layer_parameter, place_parameter
+from distmom.spectral.inputs.row_parts import joined_views, widths_of
+from distmom.spectral.inputs.tables import corpus_of_rows, corpus_of_views
+from distmom.spectral.parameters import parameter
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.seeds import Seed, seed_parameter
+from distmom.spectral.steps.basis import unknown_columns
+from distmom.spectral.steps.components import basis_slabs
+from distmom.spectral.steps.contracted import (
     check_third_moment,
     power_steps_parameter,
     settled_third_moment,
     third_moment_parameter,
 )
-from distmom.spectral.estimator import layer_parameter, place_parameter
-from distmom.spectral.factors import PRIORS, moment_alpha0
-from distmom.spectral.parameters import parameter
-from distmom.spectral.row_parts import joined_views, widths_of
-from distmom.spectral.run import Run, unknown
-from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.tables import corpus_of_rows, corpus_of_views
-from distmom.spectral.three_views import AlignedViews, load_moments
-from distmom.spectral.view_basis import averages_of, next_basis
+from distmom.spectral.steps.factors import PRIORS, moment_alpha0
+from distmom.spectral.steps.three_views import AlignedViews, load_moments
+from distmom.spectral.steps.view_basis import averages_of, next_basis
 
 #: EM passes by default
 _N_EM_ITER = 5

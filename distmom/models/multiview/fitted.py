@@ -21,8 +21,8 @@ from distmom.models.multiview.reading import (
 from distmom.moments.multiview import view_slices
 from distmom.spectral.densities import ViewsLikelihood
 from distmom.spectral.estimator import SpectralEstimator
-from distmom.spectral.row_parts import checked_views
-from distmom.spectral.run import Run
+from distmom.spectral.inputs.row_parts import checked_views
+from distmom.spectral.program.run import Run
 
 
 class FittedViews(ViewsLikelihood, SpectralEstimator):

@@ -16,11 +16,11 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Engine, StoredArray, StoredColumns
 from distmom.moments.multiview import lifted_widths, own_columns, view_slices
 from distmom.moments.product import N_GROUPS
-from distmom.spectral.layout import array, value
-from distmom.spectral.recovery import Recovery
+from distmom.spectral.saved.layout import array, value
 from distmom.spectral.scores import LEAST_VARIANCE
-from distmom.spectral.three_views import AlignedViews, mean_rows
-from distmom.spectral.view_basis import grams_of_views, variances_of
+from distmom.spectral.steps.recovery import Recovery
+from distmom.spectral.steps.three_views import AlignedViews, mean_rows
+from distmom.spectral.steps.view_basis import grams_of_views, variances_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.gaussian import dense_rows, piece_rows
 from distmom.moments.multiview import aligned, total_weight, view_slices
 from distmom.moments.product import N_GROUPS, PAIRS

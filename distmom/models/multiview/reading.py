@@ -14,7 +14,7 @@ import numpy as np
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
-from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.linalg.simplex import simplex_minima
 from distmom.moments.gaussian import dense_rows
 from distmom.moments.kernels import BLOCK_ROWS

@@ -24,14 +24,14 @@ from distmom.moments.views import ViewMeanPass, ViewMomentsPass
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
-from distmom.spectral.factors import White
-from distmom.spectral.inputs import checked_dense
+from distmom.spectral.inputs.checks import checked_dense
+from distmom.spectral.inputs.tables import corpus_of_rows
 from distmom.spectral.parameters import parameter
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.sources import sources_in_memory, stored_sources
-from distmom.spectral.tables import corpus_of_rows
-from distmom.spectral.views import basis_of_views, load_views, mean_of_views, whiten_views
+from distmom.spectral.steps.factors import White
+from distmom.spectral.steps.sources import sources_in_memory, stored_sources
+from distmom.spectral.steps.views import basis_of_views, load_views, mean_of_views, whiten_views
 
 #: views that a group needs
 MIN_VIEWS = 3

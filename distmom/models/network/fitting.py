@@ -19,13 +19,13 @@ from distmom.moments.dirichlet import third_moment
 from distmom.moments.groups import contrasts, mean_of_parts
 from distmom.moments.one_view import one_view_moments
 from distmom.moments.small import SmallMoments
-from distmom.spectral.basis import Basis
-from distmom.spectral.core import unknown_whitening
-from distmom.spectral.factors import White
-from distmom.spectral.layout import array, value
-from distmom.spectral.recovery import product
-from distmom.spectral.row_basis import covariance_of
-from distmom.spectral.run import unknown
+from distmom.spectral.program.run import unknown
+from distmom.spectral.saved.layout import array, value
+from distmom.spectral.steps.basis import Basis
+from distmom.spectral.steps.core import unknown_whitening
+from distmom.spectral.steps.factors import White
+from distmom.spectral.steps.recovery import product
+from distmom.spectral.steps.row_basis import covariance_of
 
 #: partitions of the columns of either kind that are tried (`find_split`)
 N_PARTITIONS = 10

@@ -21,9 +21,9 @@ from distmom.linalg.search import SIDE_SEARCHES, SIDES, Found, conditioned
 from distmom.models.search.state import SearchState
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter
+from distmom.spectral.inputs.tables import check_column_names, column_names, corpus_of_rows
 from distmom.spectral.parameters import parameter
 from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.tables import check_column_names, column_names, corpus_of_rows
 
 #: setting of a corpus in memory with the number of its columns of side information
 _N_TARGETS = "n_targets"

@@ -12,14 +12,14 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredArray, StoredColumns, Tallies, TallResult
-from distmom.engine.tall import read_rows
+from distmom.engine.sums.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg import Whitening, whiten
 from distmom.moments.gaussian import mass_of_rows
-from distmom.spectral.basis import Basis, unknown_columns
-from distmom.spectral.recovery import product
-from distmom.spectral.row_basis import covariance_of
-from distmom.spectral.run import unknown
+from distmom.spectral.program.run import unknown
+from distmom.spectral.steps.basis import Basis, unknown_columns
+from distmom.spectral.steps.recovery import product
+from distmom.spectral.steps.row_basis import covariance_of
 
 #: least eigenvalue of the covariance of the features, as a share of the largest
 LEAST_SHARE = 1e-10

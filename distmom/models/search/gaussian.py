@@ -39,13 +39,13 @@ from distmom.models.search.state import (
 )
 from distmom.moments.gaussian import row_moments
 from distmom.moments.search import RowTargetsPass, whole_third
-from distmom.spectral.basis import Basis
-from distmom.spectral.isotropic import check_range, noise_of, whitened_covariance
 from distmom.spectral.parameters import parameter
-from distmom.spectral.rank import halves
-from distmom.spectral.recovery import product
-from distmom.spectral.row_basis import basis_rank, mean_of_rows, offset_of, row_basis, takes_whole
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.steps.basis import Basis
+from distmom.spectral.steps.isotropic import check_range, noise_of, whitened_covariance
+from distmom.spectral.steps.rank import halves
+from distmom.spectral.steps.recovery import product
+from distmom.spectral.steps.row_basis import basis_rank, mean_of_rows, offset_of, row_basis, takes_whole
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,11 +52,11 @@ from distmom.models.search.state import (
 from distmom.moments.gaussian import RowCovariancePass
 from distmom.moments.multiview import MultiViewColumnsPass
 from distmom.moments.search import ResponseMomentsPass, ResponsePairsPass, ResponseSketchPass, whole_third
-from distmom.spectral.basis import unknown_columns
 from distmom.spectral.parameters import parameter
-from distmom.spectral.rank import halves
-from distmom.spectral.row_basis import sketched_basis
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.steps.basis import unknown_columns
+from distmom.spectral.steps.rank import halves
+from distmom.spectral.steps.row_basis import sketched_basis
 
 #: eigenvalues that are reported
 N_SPECTRUM = 100

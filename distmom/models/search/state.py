@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from distmom.engine import Sums, merge
-from distmom.engine.directory import load_sums
+from distmom.engine.directory.run_directory import load_sums
 from distmom.errors import NumericalError
 from distmom.linalg import Whitening
-from distmom.spectral.layout import array, value
+from distmom.spectral.saved.layout import array, value
 
 
 @dataclass(frozen=True)

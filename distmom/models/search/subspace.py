@@ -32,13 +32,13 @@ from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketc
 from distmom.moments.ica import RowFourthPass
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter
-from distmom.spectral.layout import array, value
+from distmom.spectral.inputs.tables import check_column_names, corpus_of_rows
 from distmom.spectral.parameters import parameter
-from distmom.spectral.rank import halves
-from distmom.spectral.row_basis import sketched_basis, takes_whole
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.saved.layout import array, value
 from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.tables import check_column_names, corpus_of_rows
+from distmom.spectral.steps.rank import halves
+from distmom.spectral.steps.row_basis import sketched_basis, takes_whole
 
 #: relative difference of a gap from the mismatch up to which they count as equal
 TIE = 1e-9

@@ -11,8 +11,8 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
 from distmom.errors import NumericalError
 from distmom.moments.gaussian import mass_of_rows
-from distmom.spectral.basis import Basis
-from distmom.spectral.recovery import product
+from distmom.spectral.steps.basis import Basis
+from distmom.spectral.steps.recovery import product
 
 #: eigenvalues that are reported
 N_SPECTRUM = 100

@@ -13,11 +13,11 @@ from scipy.sparse import csr_array
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine
-from distmom.engine.tall import read_rows
+from distmom.engine.sums.tall import read_rows
 from distmom.linalg.anchors import divergence_weights, select_anchors, simplex_weights
 from distmom.models.topics.committed import CommittedMoments
 from distmom.moments.word_moments import word_moments
-from distmom.spectral.core import added_sums
+from distmom.spectral.steps.core import added_sums
 
 #: losses by which words are mixtures of anchor words
 LOSSES = ("least_squares", "divergence")

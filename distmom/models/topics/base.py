@@ -5,11 +5,11 @@ from __future__ import annotations
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.errors import UsageError
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
-from distmom.spectral.core import CoreSettings
 from distmom.spectral.estimator import SpectralEstimator, precision_parameter
-from distmom.spectral.inputs import check_counts
+from distmom.spectral.inputs.checks import check_counts
 from distmom.spectral.parameters import parameter
 from distmom.spectral.seeds import Seed, seed_parameter
+from distmom.spectral.steps.core import CoreSettings
 
 #: length of a document with a quarter of the largest weight, for ``weighting="length"``
 LENGTH_SCALE = 100.0
@@ -55,8 +55,8 @@ class TopicEstimator(SpectralEstimator):
             )
         if corpus.n_documents < 2 or corpus.n_words < 2:
             raise UsageError(
-                f"a corpus of n_samples={corpus.n_documents} documents and n_features={corpus.n_words} words is "
-                "too small for topics"
+                f"topics: expected at least 2 documents and 2 words, got n_samples={corpus.n_documents} and "
+                f"n_features={corpus.n_words}"
             )
         check_counts(corpus, type(self).__name__)
 

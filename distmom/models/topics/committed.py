@@ -15,10 +15,10 @@ import numpy as np
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, PassResult, Selection
 from distmom.errors import UsageError
-from distmom.spectral.basis import Basis
-from distmom.spectral.components import Words, fit_basis, moment_passes
-from distmom.spectral.core import CoreSettings
-from distmom.spectral.run import Run
+from distmom.spectral.program.run import Run
+from distmom.spectral.steps.basis import Basis
+from distmom.spectral.steps.components import Words, fit_basis, moment_passes
+from distmom.spectral.steps.core import CoreSettings
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.models.topics.anchors import LOSSES
 from distmom.models.topics.longer import part_of_positions
 from distmom.models.topics.program import TopicModel
-from distmom.spectral.factors import ORDERS
 from distmom.spectral.parameters import fixed, parameter
+from distmom.spectral.steps.factors import ORDERS
 
 
 class SpectralLDA(TopicModel):
@@ -59,9 +59,9 @@ class SpectralLDA(TopicModel):
     n_refine: int | str = parameter(
         "Number of passes of refinement. 0 returns the topics estimated from moments, zero for words left out "
         "of the moments. auto is 2 with refine=cvb where documents have fewer than 30 words on average, else 4; "
-        "the passes start from topics that up to 24 passes over a part of the documents have refined where "
-        "held-out documents gain by them, and from a background topic where the topics share most of their words "
-        "and predict as well with it.",
+        "before these, up to 24 passes over a part of the documents are tried, and kept if held-out documents "
+        "gain by them, and a background topic is added if topics share most of their words and predict about as "
+        "well with it.",
         default="auto", kind=int, least=0, auto=True,
     )  # fmt: skip
     orders: str = parameter(

@@ -14,16 +14,23 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult
-from distmom.engine.directory import load_sums
+from distmom.engine.directory.run_directory import load_sums
 from distmom.linalg import Whitening
 from distmom.linalg.factors import Factors
 from distmom.models.topics.committed import CommittedMoments, warn_of_short_documents
 from distmom.moments.fourth import pair_directions
 from distmom.moments.small import SmallMoments
 from distmom.moments.word_fourth import POSITIONS, FourthMoments, WordFourthPass, word_fourth
-from distmom.spectral.components import common_fields
-from distmom.spectral.core import Core, CoreSettings, load_moments, moments_and_whitening, unknown_whitening
-from distmom.spectral.factors import (
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.steps.components import common_fields
+from distmom.spectral.steps.core import (
+    Core,
+    CoreSettings,
+    load_moments,
+    moments_and_whitening,
+    unknown_whitening,
+)
+from distmom.spectral.steps.factors import (
     N_PAIRS,
     ORDERS,
     White,
@@ -31,7 +38,6 @@ from distmom.spectral.factors import (
     decompose_cumulants,
     separation,
 )
-from distmom.spectral.run import Run, unknown
 
 #: the only method of decomposition: both orders diagonalised together
 METHOD = "joint"

@@ -15,10 +15,10 @@ from distmom.models.topics.base import TopicEstimator
 from distmom.models.topics.refine import Completion, complete
 from distmom.models.topics.shares import DocumentReader, least_squares_matrix
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from distmom.spectral.documents import documents_in_memory
-from distmom.spectral.execute import execute
-from distmom.spectral.inputs import check_counts
-from distmom.spectral.layout import array, value
+from distmom.spectral.inputs.checks import check_counts
+from distmom.spectral.inputs.documents import documents_in_memory
+from distmom.spectral.program.execute import execute
+from distmom.spectral.saved.layout import array, value
 
 METHODS_OF_SHARES = ("vb", "fast")
 #: exponent of a word's frequency in the corpus that divides its probability when the words of a topic are ranked

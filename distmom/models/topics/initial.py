@@ -16,7 +16,7 @@ import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, StoredColumns
-from distmom.engine.tall import Tall
+from distmom.engine.sums.tall import Tall
 from distmom.errors import NumericalError
 from distmom.models.topics.anchors import anchor_topics
 from distmom.models.topics.committed import CommittedMoments
@@ -28,10 +28,10 @@ from distmom.moments.dirichlet import (
     proportions_of_mean,
     topic_factor,
 )
-from distmom.spectral.basis import unknown_columns
-from distmom.spectral.components import find_each
-from distmom.spectral.core import Core, added_sums
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.steps.basis import unknown_columns
+from distmom.spectral.steps.components import find_each
+from distmom.spectral.steps.core import Core, added_sums
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def initials(
     background : bool
         Add the unigram distribution as a further topic.
     orders : str, default "3"
-        Orders of the moments that find topics, a name in `distmom.spectral.factors.ORDERS`.
+        Orders of the moments that find topics, a name in `distmom.spectral.steps.factors.ORDERS`.
     loss : str, default "least_squares"
         Loss by which words are mixtures of anchor words, a name in `distmom.models.topics.anchors.LOSSES`.
     max_words : int, optional

@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.corpus.storage import is_url
+from distmom.corpus.files.storage import is_url
 from distmom.engine import (
     Engine,
     Observer,
@@ -38,7 +38,13 @@ from distmom.models.topics.sources import (
     unpack_sources,
 )
 from distmom.moments.word_moments import word_moments
-from distmom.spectral.artifact import (
+from distmom.spectral.capabilities import Capability
+from distmom.spectral.parameters import parameter
+from distmom.spectral.program.execute import execute
+from distmom.spectral.program.execution import Execution
+from distmom.spectral.program.ledger import Ledger
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.saved.artifact import (
     check_target,
     load_arrays,
     load_names,
@@ -46,18 +52,12 @@ from distmom.spectral.artifact import (
     save_model,
     whole_description,
 )
-from distmom.spectral.basis import Basis
-from distmom.spectral.capabilities import Capability
-from distmom.spectral.components import Words, fit_basis, moment_passes
-from distmom.spectral.concentration import Concentration, find_alpha0
-from distmom.spectral.core import CoreSettings
-from distmom.spectral.execute import execute
-from distmom.spectral.execution import Execution
-from distmom.spectral.layout import Array, Layout
-from distmom.spectral.ledger import Ledger
-from distmom.spectral.parameters import parameter
-from distmom.spectral.recovery import column_edges, to_columns
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.saved.layout import Array, Layout
+from distmom.spectral.steps.basis import Basis
+from distmom.spectral.steps.components import Words, fit_basis, moment_passes
+from distmom.spectral.steps.concentration import Concentration, find_alpha0
+from distmom.spectral.steps.core import CoreSettings
+from distmom.spectral.steps.recovery import column_edges, to_columns
 
 _LAYOUT: Layout = {
     "basis": Array(("w", "r")),
@@ -307,7 +307,7 @@ class TopicMoments(SourceSums):
         sources = pack_sources(self.sources_, arrays)
         record = {
             "model": type(self).__name__,
-            "parameters": self.get_params(),
+            **self._stored_parameters(),
             "settings": self.settings_,
             "noise": self.noise_,
             "n_basis_documents": self.n_basis_documents_,
@@ -324,6 +324,7 @@ class TopicMoments(SourceSums):
         record = load_record_of(path, cls.__name__)
         with whole_description(path):
             moments = cls(**record["parameters"])
+            moments._restore_seed(record)
             moments.vocabulary_, _ = load_names(path, record)
             moments.n_features_in_ = len(moments.vocabulary_)
             n_words, rank = record["arrays"]["basis"]["shape"]

@@ -18,13 +18,13 @@ import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection, StoredArray, StoredColumns
-from distmom.engine.state import SLAB_ROWS
-from distmom.engine.tall import read_rows
+from distmom.engine.stored.arrays import SLAB_ROWS
+from distmom.engine.sums.tall import read_rows
 from distmom.models.topics.initial import Initial, word_shares
 from distmom.models.topics.refine import Completion, complete, initial_topics, near_sums, refine_topics
 from distmom.models.topics.steps import Topics
-from distmom.spectral.recovery import Slabs
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.steps.recovery import Slabs
 
 #: numbers of passes that are tried; after the first, each must gain at least the second value in log-likelihood
 #: per position of held-out documents

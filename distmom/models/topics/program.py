@@ -22,11 +22,11 @@ from distmom.models.topics.longer import Chosen, Trial, choose_start, part_of_po
 from distmom.models.topics.refine import Completion, complete, initial_topics, refine_topics
 from distmom.models.topics.settings import TopicSettings
 from distmom.models.topics.steps import EM_ALPHA, Topics
-from distmom.spectral.core import warn_of_sum_rules
-from distmom.spectral.jackknife import Jackknife
-from distmom.spectral.rank import Rank, find_rank, rank_settings, within_plan
-from distmom.spectral.recovery import to_columns
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.jackknife import Jackknife
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.steps.core import warn_of_sum_rules
+from distmom.spectral.steps.rank import Rank, find_rank, rank_settings, within_plan
+from distmom.spectral.steps.recovery import to_columns
 
 logger = logging.getLogger(__name__)
 

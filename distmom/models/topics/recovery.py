@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from distmom.engine import Engine, StoredColumns
-from distmom.engine.state import SLAB_ROWS
-from distmom.engine.tall import Tall, read_rows
+from distmom.engine.stored.arrays import SLAB_ROWS
+from distmom.engine.sums.tall import Tall, read_rows
 from distmom.models.topics.committed import CommittedMoments
 from distmom.moments.dirichlet import shifts
 from distmom.moments.word_moments import half_rows
-from distmom.spectral.recovery import Masses, Recovery, Slabs, store_columns
+from distmom.spectral.steps.recovery import Masses, Recovery, Slabs, store_columns
 
 
 def scaled_rows(stored: np.ndarray, *arguments: np.ndarray) -> np.ndarray:

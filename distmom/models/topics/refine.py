@@ -19,9 +19,9 @@ from distmom.engine import Engine, PassResult, Selection, StoredArray, StoredCol
 from distmom.models.topics.initial import word_shares
 from distmom.models.topics.steps import EM_ALPHA, Topics, next_topics
 from distmom.moments.shares import CompletionPass, MixturePass, RefinePass
-from distmom.spectral.basis import unknown_columns
-from distmom.spectral.recovery import Slabs
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.steps.basis import unknown_columns
+from distmom.spectral.steps.recovery import Slabs
 
 #: count added to every word of every topic
 ETA = 0.05

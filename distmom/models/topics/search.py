@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -27,9 +27,9 @@ from distmom.moments.dirichlet import corrected_slices
 from distmom.moments.small import SmallMoments
 from distmom.moments.word_moments import word_moments
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.core import warn_of_sum_rules, whiten_words
 from distmom.spectral.parameters import parameter
-from distmom.spectral.run import Run
+from distmom.spectral.program.run import Run
+from distmom.spectral.steps.core import warn_of_sum_rules, whiten_words
 
 
 @dataclass(frozen=True)
@@ -166,10 +166,24 @@ class TopicSearch(TopicEstimator):
         totals: Any = moments.totals()
         self.check(totals)
         moments.check_components(self.n_components)
+        self._describe(totals)
         self._take(moments)
         self.timings_, self.spent_ = [], {}
         self.fit_seconds_ = time.monotonic() - started
         return self
+
+    def save(self, path: Any, *, overwrite: bool = False) -> NoReturn:
+        """Refuse to be stored, as the sums of a search are kept by `TopicMoments`.
+
+        Raises
+        ------
+        UsageError
+            Always.
+        """
+        raise UsageError(
+            f"{type(self).__name__}: expected a model that can be stored; store the moments, with "
+            "TopicMoments(n_parts=2), and search in these with fit_moments"
+        )
 
     def _take(self, moments: TopicMoments) -> None:
         settings = replace(moments.settings, n_states=self.n_components, alpha0=self.alpha0)
@@ -193,9 +207,7 @@ class TopicSearch(TopicEstimator):
         self._stored = moments.basis_.astype(np.float64)
         self._numbers = moments.numbers_
         self._scale = np.ones((len(self._stored), 1)) if moments.scale_ is None else moments.scale_
-        self.vocabulary_ = moments.vocabulary_
         self._columns = {word: i for i, word in enumerate(self.vocabulary_)}
-        self.n_features_in_ = moments.n_features_in_
         self.n_documents_ = moments.n_documents_
         self.spectrum_ = white.eigenvalues
 

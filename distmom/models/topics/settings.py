@@ -16,10 +16,10 @@ from distmom.models.topics.fitted import FittedTopics
 from distmom.models.topics.refine import ETA
 from distmom.models.topics.steps import SHORT_DOCUMENT, mean_length
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.core import CoreSettings
 from distmom.spectral.estimator import place_parameter
 from distmom.spectral.parameters import fixed, parameter
-from distmom.spectral.rank import MOST_COMPONENTS
+from distmom.spectral.steps.core import CoreSettings
+from distmom.spectral.steps.rank import MOST_COMPONENTS
 
 #: sums of Dirichlet parameters that ``alpha0="auto"`` tries
 ALPHA0S = (1.0, 5.0)
@@ -49,7 +49,7 @@ class TopicSettings(FittedTopics):
 
     n_components: int | str = parameter(
         "Number of topics. auto estimates it, up to 100, by the directions of one half of the documents that "
-        "are replicated in the other half (see distmom.spectral.rank).",
+        "are replicated in the other half (see distmom.spectral.steps.rank).",
         default=100, least=1, auto=True, kw_only=False,
     )  # fmt: skip
     alpha0: float | str = parameter(

@@ -21,7 +21,7 @@ from distmom.engine.passes import fingerprint
 from distmom.errors import UsageError
 from distmom.models.topics.base import TopicEstimator
 from distmom.models.topics.sources import Source, Totals, signed_total
-from distmom.spectral.core import CoreSettings
+from distmom.spectral.steps.core import CoreSettings
 
 #: least share of the mass that must remain when a part is left out
 _LEAST_LEFT = 0.1

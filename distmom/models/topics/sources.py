@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from distmom.engine import Selection, Sums
-from distmom.engine.state import release
+from distmom.engine.stored.arrays import release
 from distmom.moments.weighting import MomentKind
 from distmom.moments.words import WordMomentsPass
-from distmom.spectral.layout import Array, Layout
+from distmom.spectral.saved.layout import Array, Layout
 
 #: sums beyond this size are saved as separate files that are memory-mapped; smaller sums would give too many files
 MAPPED_BYTES = 1 << 18

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.blas import one_blas_thread
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, StoredColumns
-from distmom.engine.tall import Tall, read_rows
+from distmom.engine.sums.tall import Tall, read_rows
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.sparse import sparse_columns
 from distmom.models.topics.committed import CommittedMoments, fit_moments, moment_words
@@ -29,13 +29,13 @@ from distmom.models.topics.refine import ETA, initial_topics, refine_topics
 from distmom.models.topics.steps import Topics
 from distmom.moments.small import SmallMoments
 from distmom.moments.word_moments import word_moments
-from distmom.spectral.basis import unknown_columns
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.core import added_sums, warn_of_sum_rules
-from distmom.spectral.layout import array
 from distmom.spectral.parameters import parameter
-from distmom.spectral.recovery import to_columns
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.saved.layout import array
+from distmom.spectral.steps.basis import unknown_columns
+from distmom.spectral.steps.core import added_sums, warn_of_sum_rules
+from distmom.spectral.steps.recovery import to_columns
 
 logger = logging.getLogger(__name__)
 

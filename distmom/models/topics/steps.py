@@ -10,8 +10,8 @@ from scipy.special import polygamma, psi
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Partials, StoredArray, StoredColumns, Tallies, TallResult
-from distmom.engine.state import StoredRows
-from distmom.spectral.recovery import Slabs
+from distmom.engine.stored.arrays import StoredRows
+from distmom.spectral.steps.recovery import Slabs
 
 #: sum of the Dirichlet parameters where refinement leaves it fixed, and the least share of a topic in it
 EM_ALPHA, LEAST_SHARE = 1.0, 1e-4

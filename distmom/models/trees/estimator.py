@@ -14,8 +14,8 @@ from typing import Any, Self
 import numpy as np
 
 from distmom.engine import Engine, PassResult, StoredArray, TallResult
-from distmom.engine.directory import load_sums
-from distmom.engine.sums import Sums
+from distmom.engine.directory.run_directory import load_sums
+from distmom.engine.sums.additive import Sums
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.models.trees.em import (
@@ -32,16 +32,16 @@ from distmom.models.trees.selection import choose_triples, nearest_triple, wides
 from distmom.models.trees.structure import Candidate, Tree
 from distmom.moments.multiview import MultiViewColumnsPass
 from distmom.moments.trees import TreeMoments, TreeMomentsPass, Triple, tree_moments
-from distmom.spectral.basis import unknown_columns
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import layer_parameter, place_parameter
-from distmom.spectral.layout import array, value
+from distmom.spectral.inputs.row_parts import joined_views, widths_of
+from distmom.spectral.inputs.tables import corpus_of_rows, corpus_of_views
 from distmom.spectral.parameters import parameter
-from distmom.spectral.row_parts import joined_views, widths_of
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.saved.layout import array, value
 from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.tables import corpus_of_rows, corpus_of_views
-from distmom.spectral.view_basis import averages_of
+from distmom.spectral.steps.basis import unknown_columns
+from distmom.spectral.steps.view_basis import averages_of
 
 #: EM passes by default, where leaves are categories
 _N_EM_ITER = 10

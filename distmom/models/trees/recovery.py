@@ -25,7 +25,7 @@ from distmom.models.trees.structure import Tree
 from distmom.moments.multiview import view_slices
 from distmom.moments.product import PAIRS, GroupMoments
 from distmom.moments.trees import TreeMoments
-from distmom.spectral.three_views import align_views
+from distmom.spectral.steps.three_views import align_views
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,102 @@
+"""Temporary directories beside a path, named by their process: the next one removes those that it has left."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import shutil
+import socket
+import uuid
+from pathlib import Path
+
+from distmom.corpus.files.commit import TEMPORARY, restore_replaced
+from distmom.corpus.files.lock import birth, is_alive, this_boot
+
+logger = logging.getLogger(__name__)
+
+
+def recover(target: Path) -> None:
+    """Restore a directory that was being replaced, and remove temporary ones, that ended processes have left."""
+    restore_replaced(target)
+    remove_left(target)
+
+
+def make_aside(target: Path) -> Path:
+    """Create an empty directory beside a path, and the directories above both; return it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = _named(target)
+    aside.mkdir()
+    return aside
+
+
+def remove_left(target: Path) -> None:
+    """Remove the directories that processes of this host made beside a path, and have left when they ended."""
+    if not target.parent.exists():
+        return
+    name = re.compile(re.escape(TEMPORARY + target.name) + r"-([0-9a-f]{8})-([0-9]+)-([0-9]*)-[0-9a-f]{8}")
+    for path in target.parent.iterdir():
+        found = name.fullmatch(path.name)
+        if found is None or found[1] != _host():
+            continue
+        if not is_alive(int(found[2]), int(found[3]) if found[3] else None):
+            remove_temporary(path, target)
+
+
+def remove_temporary(directory: Path, target: Path | None = None) -> None:
+    """Remove a temporary directory, and log a warning if that fails.
+
+    Parameters
+    ----------
+    directory : Path
+    target : Path, optional
+        The path beside which it was made, for which `remove_left` tries again; none for a directory elsewhere.
+    """
+    try:
+        shutil.rmtree(directory)
+    except OSError as error:
+        # Another process may have removed it, or parts of it, at the same time.
+        shutil.rmtree(directory, ignore_errors=True)
+        if not _is_gone(directory):
+            then = "remove it" if target is None else f"the next command that writes to {target} tries again"
+            reason = error.strerror or error
+            logger.warning(
+                "%s: the temporary directory could not be removed: %s; %s", directory, reason, then
+            )
+
+
+def _is_gone(path: Path) -> bool:
+    """Return whether there is nothing at a path, as far as a disk that fails can be asked."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return False
+
+
+def discard(path: Path) -> None:
+    """Remove a directory, all of it at once for whoever looks at its name.
+
+    What an interruption or an error of the disk leaves of it, `remove_left` removes; a warning is logged.
+    """
+    aside = _named(path)
+    try:
+        os.rename(path, aside)
+    except OSError:
+        # A mount, or a directory in one that cannot be written to: it stays, without what is in it.
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        remove_temporary(aside, path)
+
+
+def _named(target: Path) -> Path:
+    """Return a name for a directory of this process beside a path."""
+    pid = os.getpid()
+    own = f"{_host()}-{pid}-{birth(pid) or ''}-{uuid.uuid4().hex[:8]}"
+    return target.with_name(f"{TEMPORARY}{target.name}-{own}")
+
+
+def _host() -> str:
+    """Return what tells apart hosts, their boots and namespaces of processes, as eight digits."""
+    return hashlib.sha256(f"{socket.gethostname()} {this_boot()}".encode()).hexdigest()[:8]

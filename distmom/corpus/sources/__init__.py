@@ -1,0 +1,1 @@
+"""Sources of corpora: files in many formats, texts and tables in memory."""

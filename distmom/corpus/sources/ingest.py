@@ -1,0 +1,388 @@
+"""Ingest: convert a source in any supported format to a corpus on disk, resumably and in bounded memory."""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distmom.corpus.names import check_names
+from distmom.corpus.sources.columns import Named
+from distmom.corpus.sources.pipeline import Job, Map, Progress
+from distmom.corpus.sources.readers.documents import open_documents
+from distmom.corpus.sources.readers.matrices import open_npz, open_uci
+from distmom.corpus.sources.readers.source import LineReader, Tally, bare_name, read_names
+from distmom.corpus.sources.readers.sparse import open_ldac, open_svmlight, open_xmc
+from distmom.corpus.sources.readers.spec import Source, Spec
+from distmom.corpus.sources.readers.text import check_fields, open_csv, open_jsonl, open_lines, open_tsv
+from distmom.corpus.sources.row_formats import ROW_FORMATS
+from distmom.corpus.sources.tokenize import ENGLISH_STOP_WORDS, Tokenizer
+from distmom.corpus.stored.words import Corpus
+from distmom.corpus.stored.write_words import CorpusWriter
+from distmom.errors import InputError, UsageError
+
+#: incremented whenever the encoding of a source into parts changes
+ENCODING_VERSION = 4
+
+
+@dataclass(frozen=True)
+class Format:
+    """A source format.
+
+    Attributes
+    ----------
+    description : str
+    open : callable
+        Opens a source.
+    suffixes, prefixes : tuple of str, default=()
+        Endings and beginnings of file names that identify the format.
+    names_words, names_labels : bool, default=False
+        Whether the source contains words and labels by name rather than by column number.
+    """
+
+    description: str
+    open: Callable[[Spec], Source]
+    suffixes: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    names_words: bool = False
+    names_labels: bool = False
+
+
+FORMATS: dict[str, Format] = {
+    "xmc": Format("header 'documents words labels', lines 'l,l w:v w:v'", open_xmc, (".xmc.txt", ".xmc")),
+    "svmlight": Format(
+        "lines 'l,l w:v w:v'", open_svmlight, (".svm", ".svmlight", ".libsvm"), names_labels=True
+    ),
+    "jsonl": Format("JSON objects, one per line", open_jsonl, (".jsonl", ".ndjson"), (), True, True),
+    "csv": Format("table with a header row", open_csv, (".csv",), (), True, True),
+    "tsv": Format("lines 'label,label<TAB>text'", open_tsv, (".tsv",), (), True, True),
+    "uci": Format("UCI docword triples", open_uci, (), ("docword.",)),
+    "ldac": Format("lines 'pairs word:count'", open_ldac, (".ldac", ".lda-c")),
+    "npz": Format("SciPy sparse matrices", open_npz, (".npz",)),
+    # Files of several formats are named .txt: see `_format_of_text`.
+    "lines": Format("texts without labels, one per line", open_lines, (), (), True, True),
+}
+#: formats whose fields have names
+_FIELDS = ("jsonl", "csv")
+
+
+def detect_format(path: str) -> str:
+    """Return the format that a file's name indicates, or the first line of a ``.txt`` file; else a UsageError."""
+    name = bare_name(path)
+    for key, known in FORMATS.items():
+        if name.endswith(known.suffixes or ("\0",)) or name.startswith(known.prefixes or ("\0",)):
+            return key
+    if name.endswith(".txt") and (found := _format_of_text(path)):
+        return found
+    formats = ", ".join((*FORMATS, *ROW_FORMATS))
+    raise UsageError(f"{path}: the file name does not indicate a format; specify one of {formats} (--format)")
+
+
+def _format_of_text(path: str) -> str | None:
+    """Return the format of a ``.txt`` file: a header of XMC, or text without tabs; None if it may be another."""
+    lines, n = LineReader(path, Tally(path)).take_text(1)
+    if not n:
+        # An empty file is reported as such by the reader of any format.
+        return "lines"
+    first = lines.decode("utf-8", "replace")
+    if re.fullmatch(r"\s*\d+ \d+ \d+\s*", first):
+        return "xmc"
+    # A row of numbered columns has entries such as 7:2.5, after one field of labels at most and up to a comment.
+    # In a text, other words stand beside a time such as 3:30. Labels before a text have a tab.
+    fields = first.partition("#")[0].split()
+    is_row = any(re.match(r"\d+:\S", field) for field in fields) and all(
+        re.match(r"(\d+|qid):\S", field) for field in fields[1:]
+    )
+    is_text = any(c.isalpha() for c in first) and "\t" not in first and not is_row
+    return "lines" if is_text else None
+
+
+def ingest(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    labels: str | os.PathLike[str] | None = None,
+    vocabulary: str | os.PathLike[str] | Sequence[str] | None = None,
+    label_source: str | os.PathLike[str] | None = None,
+    min_df: int = 2,
+    max_df: float | int = 1.0,
+    stop_words: str | os.PathLike[str] | Sequence[str] | None = None,
+    ngram_max: int = 1,
+    lowercase: bool = True,
+    min_word_length: int = 2,
+    token_pattern: str | None = None,
+    ngram_min: int = 1,
+    analyzer: str = "word",
+    shard_documents: int = 20_000,
+    strict: bool = False,
+    overwrite: bool = False,
+    like: Named | None = None,
+    zero_based: bool | None = None,
+    text_field: str = "text",
+    labels_field: str = "labels",
+    label_separator: str = ",",
+    id_column: str | None = None,
+    map: Map | None = None,
+    progress: Progress | None = None,
+) -> Corpus:
+    """Convert a source to a corpus on disk.
+
+    Parameters
+    ----------
+    source : path-like
+        A file; ``.gz``, ``.xz``, ``.zst`` and ``.bz2`` are decompressed while reading.
+    destination : path-like
+        Directory of the corpus. Until the corpus is complete, only ``<destination>.partial`` exists.
+    format : str, optional
+        One of `FORMATS`; by default determined by the file's name.
+    labels : path-like, optional
+        File of label names with one ``name`` or ``id<TAB>name`` per line.
+    vocabulary : path-like or sequence of str, optional
+        For texts, the words to keep, in column order; learned by default. For other formats, the names of the
+        source's columns; by default their numbers. For ``uci``, a file ``vocab.*`` beside ``docword.*`` is used
+        by default.
+    label_source : path-like, optional
+        Second file of a pair, which holds the labels (``xmc``, ``npz``).
+    min_df : int, default=2
+    max_df : float or int, default=1.0
+        Bounds on the document frequency of words in a learned vocabulary, see `Tokenizer`.
+    stop_words : {"english"}, path-like or sequence of str, optional
+        Words to leave out: a built-in list, a file, or a list; none by default.
+    ngram_max : int, default=1
+    lowercase : bool, default=True
+    min_word_length : int, default=2
+    token_pattern : str, optional
+    ngram_min : int, default=1
+    analyzer : {"word", "char", "char_wb"}, default="word"
+        How text is split into words or n-grams of characters, see `Tokenizer`.
+    shard_documents : int, default=20_000
+        Number of documents in a shard.
+    strict : bool, default=False
+        Raise InputError with file and line for anything that is otherwise repaired and counted in
+        ``Corpus.warnings``.
+    overwrite : bool, default=False
+        Replace an existing corpus, once the new one is complete.
+    like : object, optional
+        A corpus or model that provides vocabulary, label names and tokenizer. Unknown words are counted and
+        left out; unknown labels are appended after the known ones.
+    zero_based : bool, optional
+        Whether the source numbers words from 0. Required for ``svmlight``, unused otherwise.
+    text_field : str, default="text"
+    labels_field : str, default="labels"
+        Names of the fields in ``jsonl`` and ``csv``. By default the field "label" takes the place of a missing
+        "labels".
+    label_separator : str, default=","
+        What separates the labels of a document in ``tsv`` and ``csv``; empty where each has one label at most.
+    id_column : str, optional
+        Name of the field with the id of a document, in ``jsonl`` and ``csv``. By default documents have no ids,
+        and are identified by their row: the number of the line in ``tsv``, ``jsonl``, ``lines`` and ``svmlight``,
+        of the record in ``csv``, and else of the document, each from 1.
+    map : callable, optional
+        ``map(function, iterable)`` that yields results in order; functions and values are picklable. The
+        built-in `map` by default.
+    progress : callable, optional
+        Called with the stage ("read" in bytes, "write" in documents), the amount done, and the total.
+
+    Returns
+    -------
+    Corpus
+
+    Raises
+    ------
+    InputError
+        If the source is not valid in its declared format; nothing is left behind.
+    UsageError
+        If arguments are invalid or contradict each other, or the destination exists or is being written to.
+    """
+    path = os.fspath(source)
+    if not os.path.isfile(path):
+        raise UsageError(f"{path}: {'is not a file' if os.path.exists(path) else 'there is no such file'}")
+    name = detect_format(path) if format is None else format
+    if name not in FORMATS:
+        raise UsageError(f"format: expected one of {', '.join(FORMATS)}, got {name!r}")
+    known = FORMATS[name]
+    if label_source is not None and name not in ("xmc", "npz"):
+        raise UsageError(f"label_source: is for the formats xmc and npz only, got format {name}")
+    if like is not None and vocabulary is not None and known.names_words:
+        raise UsageError("vocabulary: cannot be combined with `like`, which provides the vocabulary")
+    if id_column is not None and name not in _FIELDS:
+        raise UsageError(f"id_column: is for the formats {' and '.join(_FIELDS)} only, got format {name}")
+    if shard_documents < 1:
+        raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
+    if name == "uci" and vocabulary is None:
+        vocabulary = _vocabulary_beside(path)
+    own: Any = like.settings.get("tokenizer") if like is not None else None
+    tokenizer = (
+        Tokenizer.from_settings(own)
+        if own
+        else Tokenizer(
+            min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern,
+            ngram_min, analyzer,
+        )
+    )  # fmt: skip
+    words = given_names("vocabulary", vocabulary)
+    label_names = None if labels is None else read_names(os.fspath(labels), with_ids=True)
+    spec = Spec(
+        path=path,
+        label_path=None if label_source is None else os.fspath(label_source),
+        strict=strict,
+        tokenizer=tokenizer,
+        n_words=None if known.names_words or words is None else len(words),
+        n_labels=0 if name == "ldac" else None,
+        zero_based=zero_based,
+        text_field=text_field,
+        labels_field=labels_field,
+        label_separator=label_separator,
+        id_field=id_column,
+    )
+    check_fields(spec)
+    settings: dict[str, Any] = {"format": name, "source": os.path.basename(path)}
+    settings |= {"shard_documents": shard_documents, "strict": strict}
+    if known.names_words:
+        settings |= {"tokenizer": tokenizer.settings()}
+    if name in _FIELDS:
+        settings |= {"text_field": text_field, "labels_field": labels_field}
+    # Corpora that were ingested before there were these options have the same settings.
+    if label_separator != "," and name in ("tsv", "csv"):
+        settings |= {"label_separator": label_separator}
+    if id_column is not None:
+        settings |= {"id_column": id_column}
+    if name == "svmlight":
+        settings |= {"zero_based": zero_based}
+    files = [path] + [os.fspath(each) for each in (label_source,) if each is not None]
+    before = _state_of(files)
+    fingerprint = _fingerprint(
+        [before, settings, words, label_names]
+        + ([list(like.vocabulary), list(like.label_names)] if like is not None else [])
+    )
+    opened = known.open(spec)
+    if words is not None and opened.spec.n_words not in (None, len(words)):
+        raise InputError.at(
+            path, 1, "number of words", f"{len(words)} as in the vocabulary", str(opened.spec.n_words)
+        )
+
+    def check_unchanged() -> None:
+        if _state_of(files) != before:
+            raise InputError.at(
+                path, None, "source", "a file that does not change during ingest", "a file that changed"
+            )
+
+    job = Job(opened, shard_documents, words, label_names, like, known.names_words, known.names_labels)
+    return job.run(
+        CorpusWriter(destination, overwrite=overwrite, fingerprint=fingerprint),
+        settings,
+        builtins.map if map is None else map,
+        progress or (lambda stage, done, total: None),
+        sum(os.path.getsize(each) for each in files[:1]),
+        check_unchanged,
+    )
+
+
+def write_corpus(
+    path: str | os.PathLike[str],
+    documents: Iterable[Any],
+    *,
+    vocabulary: Sequence[str] | None = None,
+    label_names: Sequence[str] | None = None,
+    min_df: int = 1,
+    max_df: float | int = 1.0,
+    shard_documents: int = 20_000,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Corpus:
+    """Write documents from an iterable as a corpus.
+
+    Parameters
+    ----------
+    path : path-like
+        Directory of the corpus.
+    documents : iterable of (words, labels)
+        ``words`` is a list of words, or a mapping of words to counts or weights; ``labels`` is a list of names.
+        Only one shard's documents are in memory at a time.
+    vocabulary : sequence of str, optional
+        Words to keep, in column order; learned by default.
+    label_names : sequence of str, optional
+        Labels in column order; others that occur are appended.
+    min_df : int, default=1
+    max_df : float or int, default=1.0
+        Bounds on the document frequency of words in a learned vocabulary, see `Tokenizer`.
+    shard_documents : int, default=20_000
+        Number of documents in a shard.
+    overwrite : bool, default=False
+        Replace an existing corpus.
+    progress : callable, optional
+        As in `ingest`.
+
+    Returns
+    -------
+    Corpus
+
+    Raises
+    ------
+    InputError
+        If a document is not such a pair; the message gives its position, from 0.
+    UsageError
+        If arguments are invalid, or the destination exists or is being written to.
+    """
+    if shard_documents < 1:
+        raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
+    spec = Spec("documents", tokenizer=Tokenizer(min_df=min_df, max_df=max_df))
+    words = None if vocabulary is None else check_names("vocabulary", vocabulary, len(vocabulary))
+    names = None if label_names is None else check_names("label names", label_names, len(label_names))
+    job = Job(open_documents(spec, documents), shard_documents, words, names, None, True, True)
+    return job.run(
+        CorpusWriter(path, overwrite=overwrite),
+        {"format": "documents", "shard_documents": shard_documents},
+        builtins.map,
+        progress or (lambda stage, done, total: None),
+        None,
+        lambda: None,
+    )
+
+
+def given_names(what: str, given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
+    if given is None:
+        return None
+    if isinstance(given, (str, os.PathLike)):
+        return read_names(os.fspath(given))
+    return check_names(what, given, len(given))
+
+
+def stop_word_list(given: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...]:
+    """Return stop words: of a built-in list (``"english"``), of a file, as given, or none."""
+    if given == "english":
+        return ENGLISH_STOP_WORDS
+    return tuple(given_names("stop words", given) or ())
+
+
+def _vocabulary_beside(path: str) -> str | None:
+    """Return the file ``vocab.*``, compressed or not, beside a UCI file ``docword.*``, or None."""
+    name = bare_name(path)
+    if not name.startswith("docword."):
+        return None
+    folder = Path(path).parent
+    wanted = f"vocab.{name.removeprefix('docword.')}"
+    found = [str(entry) for entry in sorted(folder.iterdir()) if bare_name(str(entry)) == wanted]
+    return found[0] if len(found) == 1 else None
+
+
+def _state_of(files: Sequence[str]) -> list[list[Any]]:
+    states = []
+    for path in files:
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be opened: {error.strerror or error}") from error
+        states.append([os.path.abspath(path), found.st_size, found.st_mtime_ns])
+    return states
+
+
+def _fingerprint(values: Any) -> str:
+    return hashlib.sha256(json.dumps([ENCODING_VERSION, values]).encode()).hexdigest()

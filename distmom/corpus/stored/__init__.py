@@ -1,0 +1,1 @@
+"""Stored corpora: their manifest, and how their shards are read and written."""

@@ -1,0 +1,340 @@
+"""The records of who carries out a run, and how that ended.
+
+A run is carried out by one process at a time, its driver, and every driver begins an epoch of the run::
+
+    epochs/0001.json        who began the epoch; written once
+    epochs/0001.saving      digest of the model that the epoch has begun to put in its place
+    epochs/0001.end.json    how the epoch ended; written once
+    lease.json              beat of the driver and the progress of its pass, rewritten every ten seconds
+    cancel                  a request to end the run
+
+Nobody writes that an epoch was lost: whoever reads the records sees that the process is gone, or that the beat
+stands still. No decision compares clocks of different hosts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from distmom.corpus.files import lock
+from distmom.corpus.files.lock import birth, is_alive, this_boot
+from distmom.corpus.files.records import RecordFormat, from_record
+from distmom.errors import StoreError
+
+_REMEDY = "remove the run directory and start the run again"
+#: format of the first record of an epoch
+EPOCH = RecordFormat("distmom-epoch", 1, _REMEDY)
+#: format of the record of how an epoch ended
+END = RecordFormat("distmom-end", 1, _REMEDY)
+#: format of lease.json
+LEASE = RecordFormat("distmom-lease", 1, "remove the file if no process carries out the run")
+#: format of cancel
+CANCEL = RecordFormat("distmom-cancel", 1, "remove the file")
+#: seconds between two beats of a driver
+BEAT_S = lock.BEAT_S
+#: seconds for which a beat must stand still before another process takes the run over
+LEASE_S = lock.LEASE_S
+#: seconds between two looks at the records
+LOOK_S = 1.0
+#: errors of file systems without hard links
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+#: longest text of an error that is kept
+_TEXT = 10_000
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that began an epoch.
+
+    Attributes
+    ----------
+    id : str
+        Unique among all owners.
+    host, boot : str
+        Name of the host, and its boot (see `this_boot`).
+    pid : int
+    born : int or None
+        When the process started (see `distmom.corpus.files.lock.birth`).
+    since : str
+        Time at which the epoch began, for messages.
+    """
+
+    id: str
+    host: str
+    boot: str
+    pid: int
+    born: int | None
+    since: str
+
+    def __post_init__(self) -> None:
+        # Signals to other numbers reach whole groups of processes.
+        if not 0 < self.pid < 1 << 31:
+            raise StoreError(f"pid: expected the number of a process, got {self.pid}")
+
+    @classmethod
+    def this(cls) -> Owner:
+        """Return this process as the owner of a new epoch."""
+        pid = os.getpid()
+        return cls(uuid.uuid4().hex, socket.gethostname(), this_boot(), pid, birth(pid), now())
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the process is, or was, one of this host since it was booted."""
+        return (self.host, self.boot) == (socket.gethostname(), this_boot())
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process has provably ended."""
+        return self.is_here and not is_alive(self.pid, self.born)
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The content of lease.json.
+
+    Attributes
+    ----------
+    epoch, count : int
+        The count grows with every beat.
+    boot : str
+        Of the host (see `this_boot`).
+    at : float
+        Monotonic clock of the host, which is comparable within one boot.
+    time : float
+        Seconds since 1970, for messages.
+    name : str
+        Of the running pass; empty before the first.
+    n_done, n_tasks : int
+        Tasks of the pass that are done, and all of them.
+    """
+
+    epoch: int
+    count: int
+    boot: str
+    at: float
+    time: float
+    name: str = ""
+    n_done: int = 0
+    n_tasks: int = 0
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the beat by the clock of this host; None if it was made on another one."""
+        return time.monotonic() - self.at if self.boot and self.boot == this_boot() else None
+
+
+@dataclass(frozen=True)
+class End:
+    """How an epoch ended.
+
+    Attributes
+    ----------
+    state : str
+        ``done``, ``failed`` or ``cancelled``.
+    exit_code : int
+        Of the process; negative for the signal that ended it.
+    error, text : str
+        Class and message of the error; empty if there was none.
+    resume : str
+        Command that resumes the run; empty if there is none.
+    time : str
+    restarted : bool, default False
+        The driver has begun another epoch.
+    result : dict, default {}
+        Path of the model and sha256 of its record.
+    """
+
+    state: str
+    exit_code: int
+    error: str = ""
+    text: str = ""
+    resume: str = ""
+    time: str = ""
+    restarted: bool = False
+    result: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Records:
+    """What the records of a run say.
+
+    Attributes
+    ----------
+    epoch : int
+        Number of the last epoch that was begun; 0 if there is none.
+    owner : Owner or None
+        Who began it; None if its record cannot be read.
+    end : End or None
+        How it ended; None if it has not.
+    beat : Beat or None
+        The last one, which may be of another epoch.
+    """
+
+    epoch: int
+    owner: Owner | None
+    end: End | None
+    beat: Beat | None
+
+
+def now() -> str:
+    """Return the time in UTC, for people."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def name_of(epoch: int, suffix: str = ".json") -> str:
+    """Return the path of a record of an epoch, relative to the run."""
+    return f"epochs/{epoch:04d}{suffix}"
+
+
+def file_of(run: Path, epoch: int, suffix: str = ".json") -> Path:
+    """Return the path of a record of an epoch."""
+    return run / name_of(epoch, suffix)
+
+
+def put_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
+    """Write a file unless it exists; return whether this call has written it.
+
+    Readers see no file or the whole one, and of several writers one succeeds.
+    """
+    temporary = path.with_name(f".tmp-{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "xb") as stream:
+            stream.write(content)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # A network file system may have lost its answer, and have made the link.
+            return os.stat(temporary).st_nlink > 1
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return _create(path, content)
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _create(path: Path, content: bytes) -> bool:
+    """Write a file unless it exists, where there are no links; readers refuse a part of a record."""
+    try:
+        with open(path, "xb") as stream:
+            stream.write(content)
+    except FileExistsError:
+        return False
+    return True
+
+
+def latest_epoch(run: Path) -> int:
+    """Return the number of the last epoch that was begun; 0 if there is none."""
+    try:
+        names = os.listdir(run / "epochs")
+    except FileNotFoundError:
+        return 0
+    return max(
+        (int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0
+    )
+
+
+def owner_of(run: Path, epoch: int) -> Owner | None:
+    """Return who began an epoch; None if its record cannot be read."""
+    try:
+        place = file_of(run, epoch)
+        return from_record(Owner, EPOCH.read(place), str(place))
+    except StoreError:
+        return None
+
+
+def end_of(run: Path, epoch: int) -> End | None:
+    """Return how an epoch ended; None if it has not, or the record cannot be read."""
+    try:
+        place = file_of(run, epoch, ".end.json")
+        return from_record(End, END.read(place), str(place))
+    except StoreError:
+        return None
+
+
+def write_end(run: Path, epoch: int, end: End) -> bool:
+    """Record how an epoch ended, unless that is recorded already; return whether this call has done so."""
+    return put_once(file_of(run, epoch, ".end.json"), dump_end(end))
+
+
+def dump_end(end: End) -> bytes:
+    """Return the record of how an epoch ended, with the time."""
+    return END.dump({**asdict(end), "text": end.text[:_TEXT], "time": end.time or now()})
+
+
+def beat_of(run: Path) -> Beat | None:
+    """Return the last beat; None if there is none."""
+    try:
+        place = run / "lease.json"
+        return from_record(Beat, LEASE.read(place), str(place))
+    except StoreError:
+        return None
+
+
+def records_of(run: Path) -> Records:
+    """Return what the records of a run say."""
+    epoch = latest_epoch(run)
+    end = end_of(run, epoch)
+    return Records(epoch, owner_of(run, epoch) if epoch else None, end, beat_of(run) if epoch else None)
+
+
+def dump_request() -> bytes:
+    """Return a request of this process to end a run."""
+    return CANCEL.dump({"host": socket.gethostname(), "pid": os.getpid(), "time": now()})
+
+
+def request_cancel(run: Path) -> bool:
+    """Request the end of a run; return whether this is the first request."""
+    return put_once(run / "cancel", dump_request())
+
+
+def is_cancelled(run: Path) -> bool:
+    """Whether the end of a run has been requested."""
+    return (run / "cancel").exists()
+
+
+def saved_digests(run: Path) -> set[str]:
+    """Return the digests of the models that drivers have begun to put in place; none once one has ended well."""
+    epochs = range(1, latest_epoch(run) + 1)
+    files = [place for epoch in epochs if (place := file_of(run, epoch, ".saving")).exists()]
+    ends = [end_of(run, epoch) for epoch in epochs] if files else []
+    if any(end is not None and end.state == "done" for end in ends):
+        return set()
+    return {place.read_text() for place in files}
+
+
+def forget_request(run: Path) -> None:
+    """Remove a request to end a run."""
+    with suppress(FileNotFoundError):
+        (run / "cancel").unlink()
+
+
+def check_records(run: Path) -> list[str]:
+    """Read all records of the epochs of a run, and return descriptions of the damaged ones."""
+    kinds = {
+        **dict.fromkeys((run / "epochs").glob("[!.]*.json"), EPOCH),
+        **dict.fromkeys((run / "epochs").glob("[!.]*.end.json"), END),
+        run / "lease.json": LEASE,
+        run / "cancel": CANCEL,
+    }
+    problems = []
+    for path, kind in sorted(kinds.items()):
+        try:
+            if path.exists():
+                kind.read(path)
+        except StoreError as error:
+            problems.append(str(error))
+    return problems

@@ -1,0 +1,96 @@
+"""What the records of a run say to whoever reads them: whether it is running, was lost, or how it ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from distmom.engine.directory import epochs
+from distmom.engine.directory.epochs import Beat, End, Owner, Records, records_of
+
+#: states of a run that has ended
+ENDED = ("done", "failed", "cancelled")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What the records of a run say.
+
+    Attributes
+    ----------
+    state : str
+        ``queued`` (no driver has begun), ``running``, ``lost``, ``done``, ``failed`` or ``cancelled``; ``unknown``
+        while it is not decided between ``running`` and ``lost``.
+    epoch : int
+    owner : Owner or None
+    end : End or None
+    beat : Beat or None
+        Of the last epoch.
+    """
+
+    state: str
+    epoch: int
+    owner: Owner | None
+    end: End | None
+    beat: Beat | None
+
+
+class Observation:
+    """Reads the condition of a run again and again.
+
+    Parameters
+    ----------
+    read : callable
+        Reads the records of the run, as `epochs.records_of`.
+    patience_s : float, default `epochs.LEASE_S`
+        Seconds for which a beat must stand still before the run counts as lost.
+    """
+
+    def __init__(self, read: Callable[[], Records], patience_s: float | None = None) -> None:
+        self._read = read
+        self.patience_s: float = epochs.LEASE_S if patience_s is None else patience_s
+        self._seen: tuple[int, int] | None = None
+        self._since = time.monotonic()
+        self._has_moved = False
+
+    def look(self) -> Condition:
+        """Read the records."""
+        found = self._read()
+        epoch, owner, end, beat = found.epoch, found.owner, found.end, found.beat
+        if epoch == 0:
+            return Condition("queued" if end is None else end.state, 0, None, end, None)
+        if beat is not None and beat.epoch != epoch:
+            beat = None
+        if end is not None and not end.restarted:
+            return Condition(end.state, epoch, owner, end, beat)
+        return Condition(self._liveness(epoch, owner, beat), epoch, owner, end, beat)
+
+    def _liveness(self, epoch: int, owner: Owner | None, beat: Beat | None) -> str:
+        if owner is not None and owner.is_gone:
+            return "lost"
+        seen = (epoch, -1 if beat is None else beat.count)
+        if seen != self._seen:
+            self._has_moved = self._seen is not None
+            self._seen, self._since = seen, time.monotonic()
+        age = None if beat is None else beat.age_s
+        is_fresh = self._has_moved or age is not None
+        if age is None:
+            age = time.monotonic() - self._since
+        if is_fresh and age < 2 * epochs.BEAT_S:
+            return "running"
+        return "lost" if age >= self.patience_s else "unknown"
+
+    def decided(self) -> Condition:
+        """Return the condition as soon as it is known whether a driver is running."""
+        while (found := self.look()).state == "unknown":
+            time.sleep(min(epochs.LOOK_S, self.patience_s / 4))
+        return found
+
+
+def condition(run: str | os.PathLike[str], patience_s: float | None = None) -> Condition:
+    """Return the condition of a run; waits for the next beat where the driver is on another host."""
+    return Observation(partial(records_of, Path(run)), patience_s).decided()

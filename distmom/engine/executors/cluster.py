@@ -1,0 +1,389 @@
+"""The executor of tasks on a Dask cluster.
+
+Every task first checks that its process runs the same versions as the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import dask
+import distributed
+from distributed import Client
+from distributed.client import ClosedClientError, FuturesCancelledError
+from distributed.comm.core import CommClosedError
+from distributed.protocol import pickle
+from distributed.protocol.serialize import Serialize, Serialized, merge_and_deserialize
+
+from distmom.compiled import watched
+from distmom.engine.environment import Environment, differing, environment
+from distmom.engine.executors import watch as limits
+from distmom.engine.executors.attempts import attempted
+from distmom.engine.executors.executor import (
+    Merge,
+    Notices,
+    OnDone,
+    Subject,
+    no_subject,
+    tree_levels,
+    tree_node_children,
+)
+from distmom.engine.executors.watch import Watch
+from distmom.errors import ClusterError, DistmomError, WorkersLostError
+
+logger = logging.getLogger(__name__)
+
+_R = TypeVar("_R")
+
+#: topic of the events of Dask with which workers and the scheduler report that they compile kernels
+COMPILING = "distmom-compiling"
+#: how often a task is submitted again after its worker died
+MAX_ATTEMPTS = 3
+#: more than the levels of a tree, of which the upper ones are preferred within the priority of a job
+LEVELS = 100
+
+
+class OnCluster:
+    """Runs tasks on the workers of a Dask client, in a sliding window.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Any client; it is not closed here.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        n_threads = Watch(client, "cluster").n_threads
+        self.description: str = f"on {n_threads} threads of {client.scheduler.address}"
+        self._share: float = dask.config.get("distmom.share", 1.0)
+        self._priority: int = LEVELS * dask.config.get("distmom.priority", 0)
+        self._versions = environment().versions()
+        self._environments: tuple[Environment, ...] | None = None
+        self._notices = Notices()
+
+    @property
+    def n_threads(self) -> int:
+        """Number of threads of all workers."""
+        return max(1, Watch(self.client, "cluster").n_threads)
+
+    @property
+    def dashboard(self) -> str | None:
+        """Address of the dashboard of the scheduler; None if it has none."""
+        found: str | None = self.client.dashboard_link
+        return found
+
+    def _of_window(self, n_threads: int) -> int:
+        """Return how many tasks are submitted at a time; jobs share a cluster in proportion to this."""
+        return max(1, round(2 * max(1, n_threads) * self._share))
+
+    def check(self) -> None:
+        """Check that all present workers run the versions of this process; a ClusterError otherwise."""
+        self._environments = self._ask()
+
+    @property
+    def environments(self) -> tuple[Environment, ...]:
+        """The distinct environments of the workers that were present at the last `check`."""
+        return self._environments if self._environments is not None else self._ask()
+
+    def _ask(self) -> tuple[Environment, ...]:
+        """Ask all workers for their environment.
+
+        Raises
+        ------
+        ClusterError
+            If a worker lacks distmom, or runs other versions than this process.
+        """
+        found = Watch(self.client, "cluster").call(
+            self.client.run, environment, on_error="return", limit_s=limits.SILENCE_TIMEOUT_S
+        )
+        for worker, got in sorted(found.items()):
+            if not isinstance(got, Environment):
+                raise ClusterError(f"worker {worker}: cannot run this distmom: {got}")
+            if wrong := differing(self._versions, got.versions()):
+                raise ClusterError(f"worker {worker}: other versions than the client: {wrong}")
+        return tuple(sorted(set(found.values()), key=str))
+
+    def idle_timeout_s(self) -> float | None:
+        """Return the seconds without a task after which the scheduler closes itself; None if unknown."""
+        try:
+            found: float | None = Watch(self.client, "cluster").call(
+                self.client.run_on_scheduler, _idle_timeout
+            )
+        except (ImportError, ValueError):
+            # A scheduler needs distmom, and may not refuse calls, only where it decomposes tensors.
+            return None
+        return found
+
+    def _submit(
+        self, function: Callable[..., Any], *arguments: Any, results: tuple[Any, ...] = (), **options: Any
+    ) -> distributed.Future:
+        """Submit a call; the results of other tasks, or data on workers, follow the arguments."""
+        priority = self._priority + options.pop("level", 0)
+        # A worker that cannot read what Dask sends leaves the task waiting; bytes are read within the task.
+        packed = pickle.dumps((function, arguments))
+        return self.client.submit(
+            _checked, self._versions, packed, *results, pure=False, priority=priority, **options
+        )
+
+    def reduce(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        merge: Merge,
+        fan_in: int,
+        on_done: OnDone,
+        name: str,
+        subject: Subject = no_subject,
+    ) -> Any:
+        levels = tree_levels(len(arguments), fan_in)
+        watch = Watch(self.client, name, self._notices.deliver)
+        run_key = f"{name}-{uuid.uuid4().hex[:8]}"
+        ready: list[dict[int, distributed.Future]] = [{} for _ in levels]
+        flying: dict[distributed.Future, tuple[int, int, int]] = {}
+        waiting = iter(range(len(arguments)))
+        # Dask blames all tasks of a worker for its death. Those that lost one run again one at a time, with no
+        # other task in flight, so that only the task that kills workers is blamed again.
+        suspects: list[tuple[int, int, int]] = []
+
+        def submit(level: int, index: int, attempt: int) -> None:
+            key = f"{run_key}-L{level}-{index}-{attempt}"
+            if level == 0:
+                future = self._submit(function, *arguments[index], key=key)
+            else:
+                below = ready[level - 1]
+                parts = [below[c] for c in tree_node_children(index, fan_in, levels[level - 1])]
+                future = self._submit(merge, results=(parts,), key=key, level=level)
+            flying[future] = (level, index, attempt)
+
+        def settle(level: int, index: int, future: distributed.Future) -> None:
+            ready[level][index] = future
+            if level + 1 == len(levels):
+                return
+            parent = index // fan_in
+            children = tree_node_children(parent, fan_in, levels[level])
+            if not all(child in ready[level] for child in children):
+                return
+            if len(children) == 1:
+                settle(level + 1, parent, future)
+            else:
+                submit(level + 1, parent, 0)
+
+        with _released(*ready, flying), self._losses_reported(name, lambda: list(flying)):
+            while True:
+                window = 0 if suspects else self._of_window(watch.n_threads)
+                if suspects and not flying:
+                    submit(*suspects.pop(0))
+                while sum(level == 0 for level, _, _ in flying.values()) < window:
+                    index = next(waiting, None)
+                    if index is None:
+                        break
+                    submit(0, index, 0)
+                if not flying:
+                    break
+                for future in watch.finished(flying):
+                    level, index, attempt = flying.pop(future)
+                    if future.status == "finished":
+                        if level == 0:
+                            on_done(index)
+                        else:
+                            for child in tree_node_children(index, fan_in, levels[level - 1]):
+                                ready[level - 1].pop(child)
+                        settle(level, index, future)
+                        continue
+                    of_data = (subject(index), index) if level == 0 else ()
+                    _raise_unless_worker_lost(future, watch, attempt, *of_data)
+                    logger.warning("%s: task %s lost its worker, submitted again", name, future.key)
+                    suspects.append((level, index, attempt + 1))
+            return watch.call(ready[-1][0].result, limit_s=limits.STALL_TIMEOUT_S)
+
+    def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
+        iterator = iter(items)
+        window: list[tuple[distributed.Future, Any]] = []
+        watch = Watch(self.client, "map", self._notices.deliver)
+
+        def start(item: Any) -> distributed.Future:
+            # Scattered, not passed as an argument: a chunk of text is too large for the task graph.
+            data = (
+                item
+                if isinstance(item, int)
+                else watch.call(self.client.scatter, item, hash=False, limit_s=limits.STALL_TIMEOUT_S)
+            )
+            return self._submit(function, results=(data,))
+
+        def submit() -> None:
+            for item in iterator:
+                window.append((start(item), item))
+                return
+
+        with self._losses_reported("map", lambda: [future for future, _ in window]):
+            for _ in range(self._of_window(watch.n_threads)):
+                submit()
+            while window:
+                future, item = window.pop(0)
+                for attempt in range(MAX_ATTEMPTS + 1):
+                    watch.finished([future])
+                    if future.status == "finished":
+                        break
+                    _raise_unless_worker_lost(future, watch, attempt)
+                    future = start(item)
+                result = watch.call(future.result, limit_s=limits.STALL_TIMEOUT_S)
+                del future, item
+                submit()
+                yield result
+
+    def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
+        watch, flying = Watch(self.client, "decomposition", self._notices.deliver), list[distributed.Future]()
+        with self._losses_reported("decomposition", lambda: flying):
+            future = self._submit(load, key=f"for-scheduler-{uuid.uuid4().hex[:8]}")
+            flying.append(future)
+            watch.finished(flying)
+            if future.status != "finished":
+                _raise_unless_worker_lost(future, watch, MAX_ATTEMPTS)
+            task = {"versions": self._versions, "work": function, "key": future.key, "arguments": arguments}
+            try:
+                return watch.call(self.client.run_on_scheduler, _on_scheduler, **task)  # type: ignore[no-any-return]
+            except ImportError as error:
+                raise ClusterError(f"the scheduler cannot run this distmom: {error}") from error
+
+    @contextmanager
+    def _losses_reported(self, name: str, flying: Callable[[], list[distributed.Future]]) -> Iterator[None]:
+        """Cancel the tasks of work that failed, and report a lost cluster as a ClusterError; a context manager.
+
+        Parameters
+        ----------
+        name : str
+            Name of the work for messages.
+        flying : callable
+            Returns the tasks that have not finished.
+        """
+        try:
+            yield
+        except BaseException as error:
+            # A closed client has forgotten its tasks.
+            with suppress(ClosedClientError):
+                self.client.cancel(flying(), force=True)
+            lost = (CommClosedError, FuturesCancelledError, ClosedClientError, ConnectionError, TimeoutError)
+            if isinstance(error, lost) and not isinstance(error, DistmomError):
+                raise ClusterError(f"{name}: the cluster was lost: {error}") from error
+            raise
+
+    def settle(self) -> None:
+        return
+
+    @contextmanager
+    def compiling(self, report: Callable[[], None]) -> Iterator[None]:
+        # Messages arrive on the event loop, where no call that waits for the cluster could be made.
+        with suppress(ClosedClientError):
+            self.client.subscribe_topic(COMPILING, self._notices.announce)
+        try:
+            with self._notices.go_to(report), watched(self._notices.announce):
+                yield
+        finally:
+            with suppress(ClosedClientError):
+                self.client.unsubscribe_topic(COMPILING)
+
+
+@contextmanager
+def _released(*tasks: MutableMapping[Any, Any]) -> Iterator[None]:
+    """Forget tasks at the end, and with them their results on the workers; a context manager.
+
+    Functions that refer to each other keep what they refer to until the next garbage collection. If a worker died
+    before that, Dask would carry out tasks of an earlier pass again.
+    """
+    try:
+        yield
+    finally:
+        for each in tasks:
+            each.clear()
+
+
+def _checked(versions: Mapping[str, str], packed: bytes, *results: Any) -> Any:
+    """Make a call that was packed by a client, if this process runs the versions of the client.
+
+    Raises
+    ------
+    ClusterError
+        If the versions differ, or the call cannot be read, as a module is missing here.
+    """
+    _check_versions(versions)
+    try:
+        function, arguments = pickle.loads(packed)
+    except Exception as error:
+        raise ClusterError(
+            f"a process of the cluster cannot read a task: {type(error).__name__}: {error}"
+        ) from error
+    with watched(_announce):
+        return attempted(function, *arguments, *results)
+
+
+def _check_versions(versions: Mapping[str, str]) -> None:
+    if wrong := differing(versions, environment().versions()):
+        raise ClusterError(f"a process of the cluster runs other versions than the client: {wrong}")
+
+
+def _announce() -> None:
+    """Report to clients that this worker waits for the compilation of a kernel."""
+    with suppress(ValueError):
+        # The scheduler is no worker, and announces by itself.
+        distributed.get_worker().log_event(COMPILING, None)
+
+
+def _idle_timeout(dask_scheduler: Any) -> float | None:
+    timeout: float | None = dask_scheduler.idle_timeout
+    return timeout
+
+
+async def _on_scheduler(
+    dask_scheduler: Any,
+    versions: Mapping[str, str],
+    work: Callable[..., Any],
+    key: str,
+    arguments: tuple[Any, ...],
+) -> Any:
+    """Fetch a worker's result and process it in a thread, so that the event loop is not blocked."""
+    reply = await asyncio.wait_for(dask_scheduler.gather([key]), limits.STALL_TIMEOUT_S)
+    if reply["status"] != "OK":
+        raise ClusterError(f"the scheduler could not fetch {key} from its worker: {reply.get('keys')}")
+    value = reply["data"][key]
+    loop = asyncio.get_running_loop()
+
+    def announce() -> None:
+        loop.call_soon_threadsafe(dask_scheduler.log_event, COMPILING, None)
+
+    def opened_and_done() -> Any:
+        # The scheduler does not deserialise messages, so the fetched value is still serialised, or only wrapped
+        # if it comes from a thread of this process.
+        opened = value.data if isinstance(value, Serialize) else value
+        if isinstance(value, Serialized):
+            opened = merge_and_deserialize(value.header, value.frames)
+        _check_versions(versions)
+        with watched(announce):
+            return work(opened, *arguments)
+
+    return await asyncio.to_thread(opened_and_done)
+
+
+def _raise_unless_worker_lost(
+    future: distributed.Future, watch: Watch, attempt: int, subject: str = "", index: int | None = None
+) -> None:
+    name = f"{watch.name}: {subject}" if subject else watch.name
+    if future.status == "error":
+        error = watch.call(future.exception, limit_s=limits.STALL_TIMEOUT_S)
+        if isinstance(error, ImportError):
+            raise ClusterError(f"{watch.name}: a worker cannot run this distmom: {error}") from error
+        if not isinstance(error, distributed.KilledWorker):
+            raise error
+        if attempt >= MAX_ATTEMPTS:
+            raise WorkersLostError(
+                f"{name}: the worker of task {future.key} died {attempt + 1} times; "
+                "the task may need more memory than the worker's limit",
+                index,
+            ) from error
+    elif attempt >= MAX_ATTEMPTS:
+        raise ClusterError(f"{name}: task {future.key} was lost {attempt + 1} times ({future.status})")

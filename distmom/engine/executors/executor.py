@@ -1,0 +1,170 @@
+"""The interface of executors of tasks, and the executor in this process.
+
+All executors evaluate the same tree of sums in the same order. `distmom.engine.executors.cluster` has that of a
+Dask cluster, `distmom.engine.executors.threads` that of threads of this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from distmom.compiled import watched
+from distmom.engine.environment import Environment, environment
+from distmom.engine.executors.attempts import attempted
+
+logger = logging.getLogger(__name__)
+
+_R = TypeVar("_R")
+Merge = Callable[[Iterable[Any]], Any]
+OnDone = Callable[[int], None]
+Subject = Callable[[int], str]
+
+
+def no_subject(index: int) -> str:
+    """Name no data for messages."""
+    return ""
+
+
+class Executor(Protocol):
+    """The interface through which the engine runs tasks."""
+
+    description: str
+
+    @property
+    def n_threads(self) -> int:
+        """Number of tasks that run at a time."""
+        ...
+
+    @property
+    def environments(self) -> tuple[Environment, ...]:
+        """The distinct environments of the processes in which tasks run."""
+        ...
+
+    def reduce(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        merge: Merge,
+        fan_in: int,
+        on_done: OnDone,
+        name: str,
+        subject: Subject = no_subject,
+    ) -> Any:
+        """Call ``function`` with every argument tuple and merge the results in a fixed tree.
+
+        ``subject(index)`` names, for messages, the data of a call.
+        """
+        ...
+
+    def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
+        """Call ``function`` on every item, several at a time, and yield the results in order."""
+        ...
+
+    def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
+        """Call ``function(load(), *arguments)`` on the scheduler node; ``load`` runs on a worker."""
+        ...
+
+    def settle(self) -> None:
+        """Cancel tasks of this process that are left after an error, and wait for those that run."""
+        ...
+
+    def compiling(self, report: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call ``report``, in the calling thread, whenever a task waits for the compilation of a kernel."""
+        ...
+
+
+def tree_node_children(index: int, fan_in: int, n_below: int) -> range:
+    """Return the children of a node of the tree, as indices of the level below."""
+    return range(index * fan_in, min((index + 1) * fan_in, n_below))
+
+
+def tree_levels(n_leaves: int, fan_in: int) -> list[int]:
+    """Return the number of nodes of every level of the tree, leaves first."""
+    levels = [n_leaves]
+    while levels[-1] > 1:
+        levels.append(-(-levels[-1] // fan_in))
+    return levels
+
+
+class InProcess:
+    """Runs every task in this process, one after the other, with at most one partial sum per level in memory."""
+
+    description = "in this process"
+    n_threads = 1
+
+    @property
+    def environments(self) -> tuple[Environment, ...]:
+        """The environment of this process."""
+        return (environment(),)
+
+    def reduce(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        merge: Merge,
+        fan_in: int,
+        on_done: OnDone,
+        name: str,
+        subject: Subject = no_subject,
+    ) -> Any:
+        levels = tree_levels(len(arguments), fan_in)
+        # The tree asks for its leaves in their order.
+        leaves = self.map(operator.call, [partial(function, *each) for each in arguments])
+
+        def node(level: int, index: int) -> Any:
+            if level == 0:
+                result = next(leaves)
+                on_done(index)
+                return result
+            children = tree_node_children(index, fan_in, levels[level - 1])
+            if len(children) == 1:
+                return node(level - 1, children[0])
+            return merge(node(level - 1, child) for child in children)
+
+        return node(len(levels) - 1, 0)
+
+    def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
+        return map(partial(attempted, function), items)
+
+    def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
+        return function(load(), *arguments)
+
+    def settle(self) -> None:
+        return
+
+    def compiling(self, report: Callable[[], None]) -> AbstractContextManager[None]:
+        return watched(report)
+
+
+class Notices:
+    """Reports compilations in the thread that runs a pass, wherever they were announced."""
+
+    def __init__(self) -> None:
+        self._announced = threading.Event()
+        self._report: Callable[[], None] | None = None
+
+    @contextmanager
+    def go_to(self, report: Callable[[], None]) -> Iterator[None]:
+        """Deliver notices to a function; a context manager."""
+        self._report = report
+        try:
+            yield
+        finally:
+            self._report = None
+            self._announced.clear()
+
+    def announce(self, event: object = None) -> None:
+        """Note, in any thread, that a kernel is being compiled."""
+        self._announced.set()
+
+    def deliver(self) -> None:
+        """Report a compilation that was announced since the last call, in the calling thread."""
+        if self._report is not None and self._announced.is_set():
+            self._announced.clear()
+            self._report()

@@ -1,0 +1,264 @@
+"""Liveness checks of a Dask cluster: waiting that ends when the cluster is dead, stalled or does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import distributed
+from distributed import Client
+from distributed.client import ClosedClientError, FuturesCancelledError
+from distributed.comm.core import CommClosedError, connect
+from distributed.core import send_recv
+
+from distmom.engine.executors.stalled import restart_stalled
+from distmom.errors import ClusterError
+
+_R = TypeVar("_R")
+
+#: seconds without any finished task after which a cluster is considered stalled
+STALL_TIMEOUT_S = 900.0
+#: seconds that a cluster may be without any worker
+NO_WORKERS_TIMEOUT_S = 60.0
+#: seconds that a scheduler may leave requests unanswered
+SILENCE_TIMEOUT_S = 60.0
+#: seconds after which a request is repeated
+REQUEST_TIMEOUT_S = 5.0
+#: seconds that count at most between two looks at the clock: a suspended process has not waited
+LONGEST_LOOK_S = 10.0
+#: seconds between keep-alive tasks for a scheduler whose idle timeout is unknown
+KEEP_ALIVE_S = 10.0
+
+
+class _Waited:
+    """Seconds waited for something, without those in which the process or its machine was suspended."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._last: float | None = None
+
+    def look(self) -> float:
+        """Return the seconds waited since the first look."""
+        now = time.monotonic()
+        if self._last is not None:
+            self._seconds += min(now - self._last, LONGEST_LOOK_S)
+        self._last = now
+        return self._seconds
+
+
+class Watch:
+    """Waits for tasks and requests, and raises an error when a cluster is dead, stalled or does not answer.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    name : str
+        Name of the work for messages.
+    tick : callable, optional
+        Called about once a second, and after each wait, in the thread that waits.
+    """
+
+    def __init__(self, client: Client, name: str, tick: Callable[[], None] = lambda: None) -> None:
+        self.client = client
+        self.name = name
+        self._tick = tick
+        self._n_threads = 1
+        self._silent = _Waited()
+        self._without_workers = _Waited()
+        self._ask()
+
+    @property
+    def n_threads(self) -> int:
+        """Number of threads of all workers at the last request."""
+        return self._n_threads
+
+    def finished(self, flying: Iterable[distributed.Future]) -> list[distributed.Future]:
+        """Wait until at least one task has ended or was lost, and return all that have.
+
+        Where none does, the workers that have them are restarted once.
+
+        Raises
+        ------
+        ClusterError
+            If no task ends, there are no workers, or the scheduler does not answer.
+        """
+        futures, stalled, restarted = list(flying), _Waited(), False
+        while True:
+            try:
+                # wait() needs a current client, and this one is deliberately not the default.
+                with self.client.as_current():
+                    return list(distributed.wait(futures, timeout=1.0, return_when="FIRST_COMPLETED").done)
+            except TimeoutError:
+                pass
+            except FuturesCancelledError:
+                # Their data went with a worker, unless the connection to the scheduler is lost.
+                self._ask()
+                if gone := [future for future in futures if future.done()]:
+                    return gone
+                raise
+            finally:
+                self._tick()
+            self._ask()
+            if not self._n_threads and self._without_workers.look() > NO_WORKERS_TIMEOUT_S:
+                raise ClusterError(
+                    f"{self.name}: the cluster has had no worker for {NO_WORKERS_TIMEOUT_S:.0f} s"
+                )
+            if stalled.look() > STALL_TIMEOUT_S:
+                if restarted or not self._restarts([future.key for future in futures]):
+                    raise ClusterError(f"{self.name}: no task has finished for {STALL_TIMEOUT_S:.0f} s")
+                stalled, restarted = _Waited(), True
+
+    def call(
+        self, function: Callable[..., _R], *arguments: Any, limit_s: float | None = None, **options: Any
+    ) -> _R:
+        """Call a function that waits for the cluster, while the scheduler answers.
+
+        Parameters
+        ----------
+        function : callable
+            Called with ``arguments`` and ``options``.
+        limit_s : float, optional
+            Seconds that the call may take; no limit by default.
+
+        Raises
+        ------
+        ClusterError
+            If the scheduler does not answer, the connection is lost, or the limit is exceeded.
+        """
+        future, waited = _in_thread(function, *arguments, **options), _Waited()
+        while True:
+            try:
+                return future.result(timeout=1.0)
+            except TimeoutError:
+                if future.done():
+                    raise
+            except CommClosedError as error:
+                raise ClusterError(f"{self.name}: the cluster was lost: {error}") from error
+            finally:
+                self._tick()
+            self._ask()
+            if limit_s is not None and waited.look() > limit_s:
+                raise ClusterError(f"{self.name}: a worker has not answered for {limit_s:.0f} s")
+
+    def _restarts(self, keys: list[str]) -> bool:
+        """Restart the workers on which tasks stand still; return whether there are any."""
+        try:
+            return bool(restart_stalled(self.client, keys, self.name, _in_thread))
+        except (TimeoutError, OSError):
+            return False
+
+    def _ask(self) -> None:
+        """Request the number of threads from the scheduler."""
+        if self.client.status not in ("running", "connecting"):
+            raise ClusterError(f"{self.name}: the connection to the scheduler is {self.client.status}")
+        self._silent.look()
+        try:
+            found = _in_thread(self.client.nthreads).result(timeout=REQUEST_TIMEOUT_S)
+        except TimeoutError:
+            if self._silent.look() > SILENCE_TIMEOUT_S:
+                raise ClusterError(
+                    f"{self.name}: the scheduler has not answered for {SILENCE_TIMEOUT_S:.0f} s"
+                ) from None
+            return
+        except OSError as error:
+            raise ClusterError(f"{self.name}: the cluster was lost: {error}") from error
+        self._silent = _Waited()
+        self._n_threads = sum(found.values())
+        if self._n_threads:
+            self._without_workers = _Waited()
+        else:
+            self._without_workers.look()
+
+
+def _in_thread(function: Callable[..., _R], *arguments: Any, **options: Any) -> Future[_R]:
+    """Call a function in a daemon thread."""
+    future: Future[_R] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(function(*arguments, **options))
+        except BaseException as error:  # noqa: BLE001 (raised where the result is asked for)
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="distmom-call", daemon=True).start()
+    return future
+
+
+def touch(client: Client) -> None:
+    """Submit a trivial task, by which the scheduler counts as busy."""
+    client.submit(int, key=f"distmom-alive-{uuid.uuid4().hex[:8]}", pure=False)
+
+
+@contextmanager
+def kept_alive(client: Client, idle_timeout_s: float | None) -> Iterator[None]:
+    """Submit trivial tasks to a scheduler, so that it does not close itself while idle; a context manager.
+
+    A scheduler counts only tasks: decomposing a tensor or joining results is idle time to it.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    idle_timeout_s : float or None
+        Seconds after which an idle scheduler closes itself; None if unknown.
+    """
+    period = KEEP_ALIVE_S if idle_timeout_s is None else min(KEEP_ALIVE_S, idle_timeout_s / 3)
+    ended = threading.Event()
+
+    def work() -> None:
+        # A closed connection is reported by whoever waits for the cluster.
+        with suppress(ClosedClientError):
+            while not ended.wait(period) and client.status == "running":
+                touch(client)
+
+    thread = threading.Thread(target=work, name="distmom-alive", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def check_address(address: str, timeout_s: float) -> None:
+    """Check that a Dask scheduler listens at an address.
+
+    Raises
+    ------
+    ClusterError
+        If nothing answers in time, or something other than a scheduler does.
+    """
+
+    async def exchange() -> dict[str, Any]:
+        options = distributed.Security().get_connection_args("client")
+        comm = await connect(address, timeout=timeout_s, **options)
+        try:
+            return dict(await send_recv(comm, op="identity"))
+        finally:
+            comm.abort()
+
+    async def bounded() -> dict[str, Any]:
+        return await asyncio.wait_for(exchange(), timeout_s)
+
+    try:
+        found = asyncio.run(bounded())
+    except TimeoutError:
+        raise ClusterError(
+            f"no scheduler answers at {address}: expected a Dask scheduler, got no reply within {timeout_s:.0f} s"
+        ) from None
+    except MemoryError:
+        # The first bytes of another protocol, read as the size of a message.
+        raise ClusterError(f"no scheduler answers at {address}: another service listens there") from None
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise ClusterError(f"no scheduler answers at {address}: {error}") from error
+    # Subclasses of schedulers have other names, but all list their workers.
+    if "workers" not in found:
+        raise ClusterError(
+            f"no scheduler answers at {address}: expected the address of a Dask scheduler, got that of a process "
+            f"of type {found.get('type')}"
+        )

@@ -1,0 +1,1 @@
+"""Additive sums: small ones, tall ones with a row per feature, and sparse ones that exceed memory."""

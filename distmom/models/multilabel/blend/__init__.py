@@ -1,0 +1,1 @@
+"""The choice of a blend of heads on held-out documents: sums, stacks and trees, and the metrics that decide."""

@@ -1,0 +1,127 @@
+"""Choice of the weights of a sum of heads by coordinate ascent, and of the power of a gate that multiplies it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distmom.blas import map_on_cores
+from distmom.models.multilabel.blend.objective import Objective
+
+#: weights tried for each head, relative to its mean best score
+GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
+#: least gain in the objective for which a head is kept
+MIN_GAIN = 2e-4
+#: share of the objective of the best head that a head must reach alone to be tried in a sum
+MIN_SHARE = 0.1
+#: powers tried for the factors of a gate
+POWERS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0)
+#: name of the head whose scores multiply the sum of the others
+GATE = "gate"
+#: name of the head without which a sum is tried too: alone it is often best, and an ascent from it ends elsewhere
+FREQUENT = "frequent"
+
+
+def choose_weights(
+    names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
+) -> tuple[dict[str, float], float]:
+    """Return the weights of a sum and the power of its gate, and the value of the objective."""
+    found = []
+    for left_out in ((GATE,), (GATE, FREQUENT)) if FREQUENT in names else ((GATE,),):
+        added = [i for i, name in enumerate(names) if name not in left_out]
+        if not added:
+            continue
+        own = {**rows, "scores": rows["scores"][:, added], "best": rows["best"][:, added]}
+        weights, best = ascend([names[i] for i in added], own, groups, objective)
+        if GATE in names:
+            gated = [{**weights, GATE: power} for power in POWERS]
+            values = map_on_cores(
+                lambda each: objective.value(weighted_total(names, rows["scores"], each)), gated
+            )
+            i = int(np.argmax(values))
+            if values[i] > best + MIN_GAIN:
+                weights, best = gated[i], values[i]
+        found.append((weights, best))
+    return max(found, key=lambda each: each[1])
+
+
+def weighted_total(names: list[str], scores: np.ndarray, weights: dict[str, float]) -> np.ndarray:
+    """Return the weighted sum (n, c) of the scores (n, heads, c) of heads, positive sums times a gate."""
+    total = np.zeros((scores.shape[0], scores.shape[2]), np.float32)
+    for name, weight in weights.items():
+        if name != GATE:
+            total += np.float32(weight) * scores[:, names.index(name)]
+    if GATE in weights:
+        factors = np.maximum(scores[:, names.index(GATE)], 0.0) ** np.float32(weights[GATE])
+        total = np.where(total > 0.0, total * factors, total)
+    return total
+
+
+def ascend(
+    names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
+) -> tuple[dict[str, float], float]:
+    """Find the weights of a sum by coordinate ascent; also return the value of the objective.
+
+    The ascent begins with the best single head; of the variants of a head (same group) at most one is used. Heads
+    whose objective alone is below `MIN_SHARE` of the best, or that contribute less than `MIN_GAIN` to the final
+    blend, are left out.
+
+    Parameters
+    ----------
+    names : list of str
+        Names of the heads in the order of ``rows["scores"]``.
+    rows : dict of str to ndarray
+        From `read_scores`.
+    groups : dict of str to str
+        Name of the variants that each head belongs to.
+    objective : Objective
+        Of the same documents.
+    """
+    value = objective.value
+    n = len(objective.n_true)
+    scale = np.maximum(rows["best"].astype(np.float64).mean(axis=0), 1e-30) if n else np.ones(len(names))
+    scores = np.ascontiguousarray((rows["scores"] / scale[:, None]).swapaxes(0, 1), dtype=np.float32)
+
+    def without(totals: np.ndarray, weights: np.ndarray, heads: Sequence[int]) -> np.ndarray:
+        for h in heads:
+            if weights[h]:
+                totals = totals - np.float32(weights[h]) * scores[h]
+        return totals
+
+    alone = map_on_cores(value, scores)
+    first = int(np.argmax(alone))
+    tried = [h for h in np.argsort(-np.asarray(alone), kind="stable") if alone[h] >= MIN_SHARE * alone[first]]
+    weights = np.zeros(len(names))
+    weights[first] = 1.0
+    totals, best = scores[first].copy(), alone[first]
+    improved = True
+    while improved:
+        improved = False
+        for h in tried:
+            group = [j for j, name in enumerate(names) if groups[name] == groups[names[h]]]
+            others = without(totals, weights, group)
+            # Without any head, labels would be ranked by their numbers.
+            grid = GRID if np.delete(weights, group).any() else GRID[1:]
+            for weight, got in zip(grid, _values(objective, others, scores[h], grid), strict=True):
+                if got > best + MIN_GAIN:
+                    weights[group] = 0.0
+                    weights[h] = weight
+                    totals, best, improved = others + np.float32(weight) * scores[h], got, True
+    # A head chosen in the first steps may contribute little beside those chosen later.
+    while np.count_nonzero(weights) > 1:
+        rest = {h: value(without(totals, weights, [h])) for h in np.flatnonzero(weights).tolist()}
+        h = max(rest, key=lambda h: rest[h])
+        if rest[h] < best - MIN_GAIN:
+            break
+        totals, best = without(totals, weights, [h]), rest[h]
+        weights[h] = 0.0
+    chosen = {name: float(w / s) for name, w, s in zip(names, weights, scale, strict=True) if w > 0}
+    return chosen, best
+
+
+def _values(
+    objective: Objective, others: np.ndarray, scores: np.ndarray, grid: Sequence[float]
+) -> list[float]:
+    """Return the values of the objective for sums with every weight of a grid for one head."""
+    return map_on_cores(lambda weight: objective.value(others + np.float32(weight) * scores), grid)

@@ -1,0 +1,1 @@
+"""Latent states of documents and labels, and the topics of the corpus."""

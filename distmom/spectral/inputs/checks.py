@@ -1,0 +1,165 @@
+"""Checks of what users pass to estimators: arrays by scikit-learn's rules, and corpora that must hold counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_array, check_non_negative
+
+from distmom.corpus.layers import check_corpus
+from distmom.errors import InputError, UsageError
+
+#: what a model that reads words is fitted to
+WORDS = ("words",)
+
+
+def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
+    """Check samples and return them as an array or CSR matrix.
+
+    Parameters
+    ----------
+    X : array-like or sparse matrix of shape (n_samples, n_features)
+    min_samples : int
+        Least number of rows.
+    estimator : str
+        Name for messages.
+
+    Raises
+    ------
+    InputError
+        If scikit-learn's checks fail or a value is negative.
+    """
+    try:
+        X = check_array(X, accept_sparse="csr", ensure_min_samples=min_samples, input_name="X")
+        if X.dtype == np.float16:
+            # SciPy has no sparse matrices of half precision.
+            X = X.astype(np.float32)
+        if X.shape[0]:
+            check_non_negative(X, estimator)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return X
+
+
+def checked_dense(X: Any, min_samples: int) -> np.ndarray:
+    """Check dense rows of finite numbers of either sign, and return them in single or double precision.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_rows, n_features)
+    min_samples : int
+        Least number of rows.
+
+    Raises
+    ------
+    InputError
+        If scikit-learn's checks fail.
+    """
+    try:
+        found = check_array(X, dtype=[np.float64, np.float32], ensure_min_samples=min_samples, input_name="X")
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return np.asarray(found)
+
+
+def check_n_features(n: int, expected: int, estimator: str) -> None:
+    """Check that rows have the number of features of the fit; else a UsageError."""
+    if n != expected:
+        raise UsageError(f"X has {n} features, but {estimator} is expecting {expected} features as input")
+
+
+def check_columns(model: Any, corpus: Any) -> None:
+    """Check that the columns or symbols of a corpus are those of a fitted model, in the same order.
+
+    Names are compared where both have them: files of views have none.
+
+    Raises
+    ------
+    UsageError
+        If their number or their names differ.
+    """
+    name = type(model).__name__
+    if corpus.n_words != model.n_features_in_:
+        raise UsageError(f"expected the {model.n_features_in_} features of {name}, got {corpus.n_words}")
+    names, fitted = list(getattr(corpus, "vocabulary", ())), list(model.vocabulary_)
+    if names and fitted and names != fitted:
+        raise UsageError(
+            f"expected the columns or symbols of {name} in the same order, got others; ingest the source with "
+            "'--like MODEL'"
+        )
+
+
+def check_size(name: str, n: int) -> None:
+    """Check that a number of things to draw is not negative; else a UsageError."""
+    if n < 0:
+        raise UsageError(f"{name}: expected at least 0, got {n}")
+
+
+def check_counts(corpus: Any, name: str) -> None:
+    """Check that the words of a corpus are counts.
+
+    A corpus declares whether it holds counts, so shards are read only where it does not. Whole numbers stored as
+    weights are accepted.
+
+    Parameters
+    ----------
+    corpus : Corpus, MemoryCorpus or Totals
+    name : str
+        What needs the counts, for the message.
+
+    Raises
+    ------
+    InputError
+        If a value is not a whole number; the message names the first one.
+    """
+    if corpus.values == "counts":
+        return
+    for index in range(len(corpus.shards)):
+        block = corpus.read_shard(index)
+        words = block.words
+        found = np.flatnonzero(words.data != np.trunc(words.data))
+        if len(found):
+            at = int(found[0])
+            row = block.first + int(np.searchsorted(words.indptr, at, side="right")) - 1
+            raise InputError.at(
+                f"document {row}", None, f"word {corpus.vocabulary[words.indices[at]]!r}", "a count",
+                f"{words.data[at]:g}; {name} needs counts of words, not weights such as tf-idf: give the raw "
+                "counts, or ingest the texts, whose words are counted",
+            )  # fmt: skip
+
+
+def with_layer(corpus: Any, reads: tuple[str, ...], name: str | None, model: str) -> Any:
+    """Return a corpus whose first layer is one that a model reads.
+
+    Parameters
+    ----------
+    corpus : AnyCorpus
+    reads : tuple of str
+        `WORDS`, or the kinds of layers along rows.
+    name : str or None
+        Name of the layer; None for the only one of these kinds.
+    model : str
+        Name of the model, for messages.
+
+    Raises
+    ------
+    UsageError
+        If it is not a corpus, or has no such layer, or several and none is named.
+    """
+    check_corpus(corpus)
+    layers = corpus.layers
+    has = ", ".join(f"{layer.name} ({layer.kind} along {layer.along})" for layer in layers)
+    if reads == WORDS:
+        if layers[0].name != "words":
+            raise UsageError(f"{model}: expected a corpus of words, got one of {has}")
+        return corpus
+    found = [layer for layer in layers if layer.kind in reads and layer.along == "rows"]
+    if name is not None:
+        found = [layer for layer in found if layer.name == name]
+    if len(found) == 1:
+        return corpus if layers[0] == found[0] else corpus.select(found[0].name)
+    if found:
+        raise UsageError(f"{model}: layer: expected one of {', '.join(x.name for x in found)}, got none")
+    wanted = f"a layer {name!r}" if name is not None else "a layer"
+    raise UsageError(f"{model}: expected {wanted} along rows of kind {' or '.join(reads)}, got {has}")

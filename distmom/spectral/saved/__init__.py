@@ -1,0 +1,1 @@
+"""The state of a model: its declaration, and its files."""
