@@ -111,7 +111,7 @@ def expected_cross(corpus):
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("n_unlimited", [0, 2])
 def test_limits_keep_the_largest_of_rows_and_columns(slab_entries, mixed, n_unlimited, monkeypatch):
-    monkeypatch.setattr(terms, "SLAB_ENTRIES", slab_entries)
+    monkeypatch.setattr("distmom.engine.terms.SLAB_ENTRIES", slab_entries)
     rng = np.random.default_rng(0)
     dense = rng.standard_normal((60, 9)) * (rng.random((60, 9)) < np.linspace(0, 1, 9))
     dense[17:21] = 0.0
@@ -160,7 +160,7 @@ def test_a_limit_in_all_leaves_out_the_smallest_of_the_longest_rows():
 
 @pytest.mark.parametrize("slab_entries", [1 << 22, 50])
 def test_squares_of_columns_are_those_of_the_whole_sum(slab_entries, monkeypatch):
-    monkeypatch.setattr(terms, "SLAB_ENTRIES", slab_entries)
+    monkeypatch.setattr("distmom.engine.terms.SLAB_ENTRIES", slab_entries)
     a, b = random_matrix(1, (60, 9), 0.3), random_matrix(2, (60, 9), 0.3)
     rows, columns = np.linspace(0.0, 2.0, 60), np.linspace(1.0, 3.0, 9)
     whole = rows[:, None] * a.toarray() * columns - 2.0 * b.toarray()
@@ -172,8 +172,8 @@ def test_squares_of_columns_are_those_of_the_whole_sum(slab_entries, monkeypatch
 @pytest.mark.parametrize(("run_entries", "slab_entries"), [(1 << 24, 1 << 22), (200, 150)])
 def test_runs_and_slabs_of_any_size_add_up_to_the_product(run_entries, slab_entries, monkeypatch):
     corpus = random_corpus(n=400, d=90, density=0.1, shard_documents=50)
-    monkeypatch.setattr(sparse, "RUN_ENTRIES", run_entries)
-    monkeypatch.setattr(terms, "SLAB_ENTRIES", slab_entries)
+    monkeypatch.setattr("distmom.engine.sums.sparse.RUN_ENTRIES", run_entries)
+    monkeypatch.setattr("distmom.engine.terms.SLAB_ENTRIES", slab_entries)
     with open_engine(corpus) as engine:
         found = cross(engine)
         assert [place.name for place in engine.directory.partials.spare.parent.iterdir()] == ["spare"]
@@ -183,7 +183,7 @@ def test_runs_and_slabs_of_any_size_add_up_to_the_product(run_entries, slab_entr
 
 def test_a_sum_of_scaled_matrices_without_its_small_entries(monkeypatch):
     corpus = random_corpus(n=400, d=90, density=0.1, shard_documents=50)
-    monkeypatch.setattr(terms, "SLAB_ENTRIES", 150)
+    monkeypatch.setattr("distmom.engine.terms.SLAB_ENTRIES", 150)
     rng = np.random.default_rng(0)
     own = csr_array(np.where(rng.random((90, 12)) < 0.5, rng.standard_normal((90, 12)), 0))
     rows, columns = rng.random(90), rng.random(12)
@@ -204,7 +204,7 @@ def test_a_sum_of_scaled_matrices_without_its_small_entries(monkeypatch):
 
 @pytest.mark.parametrize("slab_entries", [100, 1 << 22])
 def test_nearly_full_rows_of_a_sum_are_dense(slab_entries, monkeypatch):
-    monkeypatch.setattr(terms, "SLAB_ENTRIES", slab_entries)
+    monkeypatch.setattr("distmom.engine.terms.SLAB_ENTRIES", slab_entries)
     a = random_matrix(1, (40, 30), 0.1) + random_matrix(2, (40, 30), 0.3).multiply(
         np.arange(40)[:, None] % 3 == 0
     )
@@ -241,7 +241,7 @@ def test_a_sum_over_no_document_is_empty():
 
 def test_runs_in_memory_give_the_bits_of_those_in_files(monkeypatch):
     corpus, found = random_corpus(n=100, d=30, density=0.2, shard_documents=50), []
-    monkeypatch.setattr(sparse, "RUN_ENTRIES", 40)
+    monkeypatch.setattr("distmom.engine.sums.sparse.RUN_ENTRIES", 40)
     for most in (HELD_SUM_BYTES, 0):
         monkeypatch.setattr("distmom.engine.stored.held.HELD_SUM_BYTES", most)
         with open_engine(corpus) as engine:
