@@ -18,7 +18,6 @@ from distmom.engine import (
     TallResult,
     Term,
     open_engine,
-    terms,
 )
 from distmom.engine.stored.held import HELD_SUM_BYTES
 from distmom.engine.sums.csr import combine, drop_small, largest_of_rows, transposed_product
