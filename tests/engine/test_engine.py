@@ -314,7 +314,7 @@ def broken(rows, matrix):
 @pytest.mark.parametrize("maps_per_thread", [1, 3, 8])
 def test_rows_are_mapped_in_slabs_and_a_failure_leaves_nothing(tmp_path, monkeypatch, maps_per_thread):
     monkeypatch.setattr("distmom.engine.maps.MAPS_PER_THREAD", maps_per_thread)
-    for module in ("state", "tall", "maps"):
+    for module in ("stored.arrays", "sums.tall", "maps"):
         monkeypatch.setattr(f"distmom.engine.{module}.SLAB_ROWS", 7)
     engine = Engine(random_corpus(), RunDirectory(tmp_path))
     matrix = np.random.default_rng(0).standard_normal((40, 3))

@@ -13,7 +13,7 @@ def absolute(rows, matrix, factor):
 
 @pytest.mark.parametrize("slab_rows", [7, 1 << 15])
 def test_rows_recovered_by_slabs_are_those_of_the_product(monkeypatch, slab_rows):
-    for module in ("engine.state", "engine.tall", "engine.maps", "spectral.recovery"):
+    for module in ("engine.stored.arrays", "engine.sums.tall", "engine.maps", "spectral.steps.recovery"):
         monkeypatch.setattr(f"distmom.{module}.SLAB_ROWS", slab_rows)
     rng = np.random.default_rng(0)
     Q, C = rng.standard_normal((40, 5)), rng.standard_normal((5, 3))
