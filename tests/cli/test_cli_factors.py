@@ -252,5 +252,5 @@ def test_what_factors_do_not_have_is_refused(views, fitted, run, tmp_path):
     narrow = (tmp_path / "narrow.npy", tmp_path / "out", "--groups", views / "groups.npy")
     code, _, err = run("transform", tmp_path / "m", *narrow, *LOCAL)
     assert code == 2
-    assert "X has 3 features, but ECA is expecting 15 features as input" in err
+    assert "expected the 15 features of ECA, got 3" in err
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m", "metrics.json", "narrow.npy"]

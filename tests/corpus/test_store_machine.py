@@ -144,3 +144,13 @@ class Store(RuleBasedStateMachine):
 
 TestStore = Store.TestCase
 TestStore.settings = settings(stateful_step_count=12, deadline=None)
+
+
+def test_a_corpus_that_a_killed_writer_has_committed_is_written_again():
+    store, steps = Store(), {"order": [0, 1, 2], "overwrite": True, "is_repeated": False}
+    store.begin()
+    for end in ("finished", "interrupted between the renames", "finished"):
+        store.write(source="a", end=end, **steps)
+    store.readers_find_nothing_or_all()
+    store.nothing_else_is_left()
+    store.teardown()

@@ -265,8 +265,8 @@ def test_columns_in_another_order_are_refused(tmp_path, sample):
     views, _ = sample
     X, n = views.X[:2_000], views.X.shape[1]
     names = [f"c{i}" for i in range(n)]
-    corpus = ingest_rows(X, tmp_path / "corpus", lengths=[2] * 1_000, names=names)
-    other = ingest_rows(X, tmp_path / "other", lengths=[2] * 1_000, names=names[::-1])
+    corpus = ingest_rows(X, tmp_path / "corpus", lengths=[4] * 500, names=names)
+    other = ingest_rows(X, tmp_path / "other", lengths=[4] * 500, names=names[::-1])
     model = ECA(1).fit_corpus(corpus)
     with pytest.raises(
         UsageError, match="expected the columns or symbols of ECA in the same order, got others"

@@ -100,6 +100,19 @@ class StagedCorpus:
                 raise
         return self
 
+    def begin(self) -> None:
+        """Make room for shards, also where an earlier writer has committed the corpus, which is then written again.
+
+        Raises
+        ------
+        UsageError
+            If the corpus has been committed and may not be replaced.
+        """
+        if self.is_finished:
+            self._check_target()
+            self._prepare_partial()
+            self.is_finished = False
+
     def __exit__(
         self,
         kind: type[BaseException] | None,

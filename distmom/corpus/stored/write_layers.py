@@ -217,6 +217,7 @@ class LayerWriter(StagedCorpus):
 
     def write_shard(self, index: int, shard: LayerShard) -> LayerResult:
         """Write one shard, and register it; see `write_layer_shard`."""
+        self.begin()
         result = write_layer_shard(self.directory, index, shard)
         self.add(result)
         return result

@@ -59,6 +59,7 @@ class CorpusWriter(StagedCorpus):
             Ids of the documents; none by default.
         """
         X = word_matrix(words)
+        self.begin()
         result = write_shard(self.directory, index, X, label_matrix(labels, X.shape[0]), ids)
         self.add(result)
         return result
