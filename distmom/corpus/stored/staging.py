@@ -101,7 +101,7 @@ class StagedCorpus:
         return self
 
     def begin(self) -> None:
-        """Make room for shards, also where an earlier writer has committed the corpus, which is then written again.
+        """Make room for shards, also if an earlier writer has committed the corpus, which is then written again.
 
         Raises
         ------
