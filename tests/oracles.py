@@ -7,7 +7,7 @@ import numpy as np
 
 from distmom.errors import UsageError
 from distmom.linalg import contract_two, multilinear
-from distmom.linalg.tensor import as_symmetric, contract_one, frobenius
+from distmom.linalg.tensors.tensor import as_symmetric, contract_one, frobenius
 
 
 def project(M3, W):

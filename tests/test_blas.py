@@ -7,7 +7,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from distmom.blas import map_on_cores, one_blas_thread, pieces
 from distmom.linalg.orthonormal import orthonormalise
-from distmom.linalg.tensor import contract_two
+from distmom.linalg.tensors.tensor import contract_two
 
 
 def n_threads():

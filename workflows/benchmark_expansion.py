@@ -55,12 +55,9 @@ import numpy as np
 
 from distmom.errors import NumericalError
 from distmom.evaluate.columns import ColumnScores, score_columns
-from distmom.linalg.factors import Slices, find_factors
-from distmom.linalg.lowrank import find_split, split_diagonal
-from distmom.linalg.networks import network_of_factors
-from distmom.linalg.one_view import denoised_moments, without_noise
-from distmom.linalg.projected import projected_columns
-from distmom.linalg.sparse import (
+from distmom.linalg.expansion.networks import network_of_factors
+from distmom.linalg.expansion.projected import projected_columns
+from distmom.linalg.expansion.sparse import (
     EXACT_MARGIN,
     EXACT_ZERO,
     pick_sparsest,
@@ -68,6 +65,9 @@ from distmom.linalg.sparse import (
     sparse_columns,
     sparse_program,
 )
+from distmom.linalg.factors import Slices, find_factors
+from distmom.linalg.lowrank import find_split, split_diagonal
+from distmom.linalg.one_view import denoised_moments, without_noise
 from distmom.linalg.whiten import Whitening, whiten
 from distmom.simulate.loadings import bernoulli_gaussian
 from distmom.simulate.networks import SKEWED_FAMILIES, HierarchyPopulation, NetworkPopulation, Noises

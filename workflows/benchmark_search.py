@@ -59,7 +59,7 @@ from common import machine, markdown_table, results
 from scipy.spatial.distance import cdist
 from topic_documents import plant
 
-from distmom.linalg.search import SEARCHES
+from distmom.linalg.search.component import SEARCHES
 from distmom.models import TopicSearch
 from distmom.simulate.topics import label_words
 

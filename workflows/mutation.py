@@ -48,17 +48,17 @@ TESTS = {
     "distmom/moments/weighting.py": ["tests/moments/test_words.py"],
     "distmom/moments/word_moments.py": ["tests/moments/test_words.py", RECOVERY],
     "distmom/linalg/whiten.py": ["tests/linalg/test_whiten.py"],
-    "distmom/linalg/tensor.py": [
+    "distmom/linalg/tensors/tensor.py": [
         "tests/linalg/test_tensor.py",
         "tests/linalg/test_decompose.py::test_bad_input_is_named",
     ],
-    "distmom/linalg/post.py": [
+    "distmom/linalg/tensors/weights.py": [
         "tests/linalg/test_post.py",
         "tests/linalg/test_power_method.py::test_all_spurious_eigenvectors_are_distinguished_from_components",
         "tests/linalg/test_decompose.py::test_polar_factor_is_the_nearest_orthonormal_matrix",
         "tests/linalg/test_decompose.py::test_bad_input_is_named",
     ],
-    "distmom/linalg/decompose.py": [
+    "distmom/linalg/tensors/decompose.py": [
         "tests/linalg/test_decompose.py",
         "tests/linalg/test_decompose_errors.py",
         "tests/linalg/test_power_method.py",

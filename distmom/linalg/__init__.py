@@ -1,15 +1,10 @@
 """Small dense linear algebra on one node: range bases, whitening and tensor decomposition."""
 
-from distmom.linalg.decompose import METHODS, decompose
-from distmom.linalg.decomposition import Decomposition
 from distmom.linalg.orthonormal import Basis, orthonormalise
-from distmom.linalg.post import (
-    mixing_weights,
-    polar,
-    robust_components,
-)
-from distmom.linalg.sliced import decompose_slices, power_step, slice_directions
-from distmom.linalg.tensor import (
+from distmom.linalg.tensors.decompose import METHODS, decompose
+from distmom.linalg.tensors.decomposition import Decomposition
+from distmom.linalg.tensors.sliced import decompose_slices, power_step, slice_directions
+from distmom.linalg.tensors.tensor import (
     compose,
     contract_one,
     contract_two,
@@ -19,6 +14,11 @@ from distmom.linalg.tensor import (
     multilinear,
     operator_norm_bounds,
     symmetrise,
+)
+from distmom.linalg.tensors.weights import (
+    mixing_weights,
+    polar,
+    robust_components,
 )
 from distmom.linalg.whiten import Whitening, fix_signs, whiten
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.jacobi import joint_diagonalise
+from distmom.linalg.tensors.jacobi import joint_diagonalise
 from distmom.linalg.whiten import fix_signs
 
 Array = NDArray[np.float64]

@@ -20,7 +20,7 @@ import numpy as np
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.lowrank import find_split, independent_parts
-from distmom.linalg.tensor import compose
+from distmom.linalg.tensors.tensor import compose
 from distmom.linalg.whiten import Whitening, whiten
 from distmom.moments.one_view import Predictors, noise_moments
 

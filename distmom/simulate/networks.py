@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from distmom.errors import UsageError
-from distmom.linalg.tensor import compose
+from distmom.linalg.tensors.tensor import compose
 from distmom.simulate.views import Views
 
 #: distributions of noise in section 6

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import whiten
-from distmom.linalg.cancellation import (
+from distmom.linalg.search.cancellation import (
     FACTORS,
     by_norm,
     by_spectrum,
@@ -16,7 +16,7 @@ from distmom.linalg.cancellation import (
     cancel,
     cancel_literally,
 )
-from distmom.linalg.search import whitening_search
+from distmom.linalg.search.component import whitening_search
 
 D, K = 20, 6
 

@@ -4,7 +4,7 @@ from numpy.testing import assert_allclose
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import whiten
-from distmom.linalg.search import (
+from distmom.linalg.search.component import (
     SEARCHES,
     WhitenedMoments,
     cancellation_search,

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import linprog
 
 from distmom.errors import UsageError
-from distmom.linalg.expansion import (
+from distmom.linalg.expansion.conditions import (
     expands,
     is_generic,
     largest_ratio,
@@ -15,7 +15,7 @@ from distmom.linalg.expansion import (
     program_certificate,
     program_conditions,
 )
-from distmom.linalg.sparse import sparse_program
+from distmom.linalg.expansion.sparse import sparse_program
 
 
 def bernoulli_gaussian(n, k, density, seed):

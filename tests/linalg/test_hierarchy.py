@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.hierarchy import learn_hierarchy
-from distmom.linalg.projected import projected_columns
+from distmom.linalg.expansion.hierarchy import learn_hierarchy
+from distmom.linalg.expansion.projected import projected_columns
 
 
 def tree(k, seed, n_children=3):
@@ -91,7 +91,7 @@ def test_rows_of_projections_are_those_asked_for(monkeypatch):
         asked.append((basis.shape, n_constraints))
         return projected_columns(basis, n_constraints=n_constraints)
 
-    monkeypatch.setattr("distmom.linalg.latent_networks.projected_columns", projected)
+    monkeypatch.setattr("distmom.linalg.expansion.latent_networks.projected_columns", projected)
     loadings = [tree(9, 1), tree(3, 2)]
     covariance = population(loadings, np.eye(3))[0][0]
     found = learn_hierarchy(covariance, [9, 3], n_partitions=5, n_projected=18)

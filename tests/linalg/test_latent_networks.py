@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import whiten
-from distmom.linalg.latent_networks import latent_network, observed_network
+from distmom.linalg.expansion.latent_networks import latent_network, observed_network
 from distmom.linalg.lowrank import independent_parts
 from distmom.linalg.one_view import denoised_moments, find_parts, find_predictors
 from distmom.moments.one_view import noise_moments

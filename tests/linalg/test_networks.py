@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.networks import network_of_factors, network_of_order
+from distmom.linalg.expansion.networks import network_of_factors, network_of_order
 
 
 def network(k, seed):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from distmom.errors import NumericalError, UsageError
+from distmom.linalg.expansion.partition import rank_partition
 from distmom.linalg.lowrank import split_diagonal
-from distmom.linalg.partition import rank_partition
 
 
 def ranks(matrix, parts):

@@ -9,7 +9,7 @@ from tensors import aligned, orthogonal_tensor
 
 from distmom.errors import NumericalError
 from distmom.linalg import compose, decompose, frobenius, polar, power_step, robust_components, symmetrise
-from distmom.linalg.power import PackedCube, iterate, power_stopping
+from distmom.linalg.tensors.power import PackedCube, iterate, power_stopping
 
 
 def test_quadratic_convergence_of_the_power_map():

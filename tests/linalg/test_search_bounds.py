@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from distmom.linalg import whiten
-from distmom.linalg.cancellation import cancel_literally
-from distmom.linalg.search import cancellation_search, whitening_search
-from distmom.linalg.search_bounds import (
+from distmom.linalg.search.bounds import (
     MomentErrors,
     cancellation_bounds,
     subspace_bounds,
     whitening_bounds,
 )
+from distmom.linalg.search.cancellation import cancel_literally
+from distmom.linalg.search.component import cancellation_search, whitening_search
 
 
 def mixture(rng, gap=None):

@@ -6,12 +6,12 @@ from numpy.testing import assert_allclose
 from scipy.optimize import linprog
 
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.exhaustive import exhaustive_columns
-from distmom.linalg.expansion import expands, is_generic, program_certificate
-from distmom.linalg.latent_networks import sparse_loadings
-from distmom.linalg.projected import projected_columns
-from distmom.linalg.row_choice import constraint_rows, lewis_weights, program_rows
-from distmom.linalg.sparse import (
+from distmom.linalg.expansion.conditions import expands, is_generic, program_certificate
+from distmom.linalg.expansion.exhaustive import exhaustive_columns
+from distmom.linalg.expansion.latent_networks import sparse_loadings
+from distmom.linalg.expansion.projected import projected_columns
+from distmom.linalg.expansion.row_choice import constraint_rows, lewis_weights, program_rows
+from distmom.linalg.expansion.sparse import (
     pick_sparsest,
     polished,
     sparse_columns,

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import compose, decompose, multilinear, symmetrise, whiten
-from distmom.linalg.unwhitened import pencil_components, schur_components, skewness_components
+from distmom.linalg.tensors.unwhitened import pencil_components, schur_components, skewness_components
 
 METHODS = [pencil_components, schur_components, skewness_components]
 

@@ -12,7 +12,7 @@ from distmom.engine import open_engine
 from distmom.engine.plan import LIMIT_SHARE, plan_pass
 from distmom.errors import UsageError
 from distmom.linalg import decompose_slices
-from distmom.linalg.post import polar
+from distmom.linalg.tensors.weights import polar
 from distmom.models import load_model
 from distmom.models.gaussian.estimator import SphericalMixture
 from distmom.models.multiview.estimator import MultiView

@@ -11,8 +11,8 @@ from sklearn.decomposition import FastICA
 
 from distmom.corpus import RowBlock
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.pencil import joint_basis, off_diagonal_share, pencil_basis, transformed
-from distmom.linalg.quartic import (
+from distmom.linalg.tensors.pencil import joint_basis, off_diagonal_share, pencil_basis, transformed
+from distmom.linalg.tensors.quartic import (
     axis_slices,
     contracted_cumulants,
     cubic_contractions,

@@ -7,7 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distmom.corpus import MemoryCorpus
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.search import SEARCHES, whitening_search
+from distmom.linalg.search.component import SEARCHES, whitening_search
 from distmom.models import TopicSearch
 from distmom.models.topics import search as models_search
 from distmom.moments.dirichlet import third_moment

@@ -22,9 +22,9 @@ from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
 from distmom.linalg import polar
 from distmom.linalg.factors import Slices
-from distmom.linalg.jacobi import joint_diagonalise
-from distmom.linalg.pencil import joint_basis, off_diagonal_share, pencil_basis, transformed
-from distmom.linalg.quartic import (
+from distmom.linalg.tensors.jacobi import joint_diagonalise
+from distmom.linalg.tensors.pencil import joint_basis, off_diagonal_share, pencil_basis, transformed
+from distmom.linalg.tensors.quartic import (
     axis_slices,
     contracted_cumulants,
     fourth_cumulant,

@@ -2,7 +2,7 @@
 
 Source: Anandkumar, Hsu, Javanmard, Kakade, "Learning Topic Models and Latent Bayesian Networks Under Expansion
 Constraints" (arXiv:1209.5350), section 4: algorithm TMLearn, theorem 4.1 and remark 4.3, and section 5 for the
-noise of a single view (see `distmom.linalg.latent_networks` and `distmom.linalg.one_view`).
+noise of a single view (see `distmom.linalg.expansion.latent_networks` and `distmom.linalg.one_view`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredArray
 from distmom.errors import NumericalError
 from distmom.linalg import Whitening, whiten
-from distmom.linalg.latent_networks import FoundNetwork, latent_network, observed_network
+from distmom.linalg.expansion.latent_networks import FoundNetwork, latent_network, observed_network
 from distmom.linalg.lowrank import find_split
 from distmom.linalg.one_view import find_parts, find_predictors, without_noise
 from distmom.moments.dirichlet import third_moment

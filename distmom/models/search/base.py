@@ -17,7 +17,7 @@ from distmom.blas import one_blas_thread
 from distmom.corpus import RowCorpus
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.linalg import Whitening
-from distmom.linalg.search import SIDE_SEARCHES, SIDES, Found, conditioned
+from distmom.linalg.search.component import SIDE_SEARCHES, SIDES, Found, conditioned
 from distmom.models.search.state import SearchState
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter

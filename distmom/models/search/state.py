@@ -2,7 +2,8 @@
 
 A component has coordinates c, such that ``sum_i p_i c_i c_i'`` is whitened by W. Side information of any kind
 becomes the symmetric matrix ``M = sum_i w_i v_i v_i'`` with the orthonormal ``v_i = sqrt(p_i) W'c_i`` and the
-preference w_i for component i, in which `distmom.linalg.search` finds the component with the largest preference.
+preference w_i for component i, in which `distmom.linalg.search.component` finds the component with the largest
+preference.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, StoredColumns
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.search import SIDES
+from distmom.linalg.search.component import SIDES
 from distmom.models.search.base import FoundComponent, checked_rows, judged
 from distmom.models.search.state import loaded_halves
 from distmom.models.search.subspace_basis import SubspaceBasis, narrowed_basis, whole_basis

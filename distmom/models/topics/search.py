@@ -20,7 +20,15 @@ from distmom.blas import one_blas_thread
 from distmom.engine import merge
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import Whitening
-from distmom.linalg.search import SEARCHES, SIDES, Found, WhitenedMoments, conditioned, search, whitens
+from distmom.linalg.search.component import (
+    SEARCHES,
+    SIDES,
+    Found,
+    WhitenedMoments,
+    conditioned,
+    search,
+    whitens,
+)
 from distmom.models.topics.base import TopicEstimator
 from distmom.models.topics.kept import KeptState, TopicMoments
 from distmom.moments.dirichlet import corrected_slices
@@ -79,7 +87,7 @@ class TopicSearch(TopicEstimator):
     spectrum_ : ndarray of shape (r,)
         Eigenvalues of the second moment in the basis.
     whitened_ : WhitenedMoments
-        The whitened moments in which searches are made (see `distmom.linalg.search`).
+        The whitened moments in which searches are made (see `distmom.linalg.search.component`).
     diagnostics_ : dict
         Number and lengths of the documents, and ``sum_rules`` as in `SpectralLDA`.
     vocabulary_ : list of str

@@ -10,7 +10,7 @@ import numpy as np
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
-from distmom.linalg.decompose import methods_taking
+from distmom.linalg.tensors.decompose import methods_taking
 from distmom.models.topics.factors import METHOD
 from distmom.models.topics.fitted import FittedTopics
 from distmom.models.topics.refine import ETA

@@ -3,7 +3,7 @@
 Source: Anandkumar, Hsu, Javanmard, Kakade, "Learning Topic Models and Latent Bayesian Networks Under Expansion
 Constraints" (arXiv:1209.5350), theorem 3.2 and section 4. The second moment of word pairs is
 ``A E[hh'] A'`` whatever the distribution of the shares h. Its range is found out of core, its sparse vectors are
-the topics (see `distmom.linalg.sparse`), and these give the moments of the shares.
+the topics (see `distmom.linalg.expansion.sparse`), and these give the moments of the shares.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, StoredColumns
 from distmom.engine.sums.tall import Tall, read_rows
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.sparse import sparse_columns
+from distmom.linalg.expansion.sparse import sparse_columns
 from distmom.models.topics.committed import CommittedMoments, fit_moments, moment_words
 from distmom.models.topics.fitted import FittedTopics, TopicState
 from distmom.models.topics.initial import word_shares

@@ -16,8 +16,8 @@ from scipy.optimize import minimize_scalar
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.decompose import decompose
-from distmom.linalg.tensor import multilinear, symmetrise
+from distmom.linalg.tensors.decompose import decompose
+from distmom.linalg.tensors.tensor import multilinear, symmetrise
 from distmom.linalg.whiten import whiten
 from distmom.moments.dirichlet import second_moment, third_moment
 from distmom.moments.small import SmallMoments

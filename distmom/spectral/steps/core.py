@@ -22,7 +22,7 @@ from distmom.linalg import (
     symmetrise,
     whiten,
 )
-from distmom.linalg.decompose import methods_taking
+from distmom.linalg.tensors.decompose import methods_taking
 from distmom.moments.dirichlet import second_moment, third_moment, third_moment_slices, third_moment_steps
 from distmom.moments.power import word_steps
 from distmom.moments.small import SmallMoments

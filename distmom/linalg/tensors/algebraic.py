@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from distmom.linalg.tensor import contract_one
+from distmom.linalg.tensors.tensor import contract_one
 
 Array = NDArray[np.float64]
 

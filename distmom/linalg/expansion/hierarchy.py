@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from distmom.errors import UsageError
-from distmom.linalg.latent_networks import sparse_loadings
+from distmom.linalg.expansion.latent_networks import sparse_loadings
 from distmom.linalg.lowrank import find_split
 from distmom.linalg.whiten import whiten
 

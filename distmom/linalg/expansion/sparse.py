@@ -23,7 +23,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import linprog
 
 from distmom.errors import NumericalError
-from distmom.linalg.row_choice import constraint_rows, program_rows
+from distmom.linalg.expansion.row_choice import constraint_rows, program_rows
 
 #: share of the largest magnitude below which an entry of a sampled vector counts as zero
 ZERO = 0.02

@@ -17,11 +17,11 @@ from functools import cached_property, partial
 import numpy as np
 
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.cancellation import FACTORS, cancel, weightless
-from distmom.linalg.decompose import decompose
-from distmom.linalg.decomposition import Decomposition
-from distmom.linalg.power import PackedCube, climb
-from distmom.linalg.tensor import symmetrise
+from distmom.linalg.search.cancellation import FACTORS, cancel, weightless
+from distmom.linalg.tensors.decompose import decompose
+from distmom.linalg.tensors.decomposition import Decomposition
+from distmom.linalg.tensors.power import PackedCube, climb
+from distmom.linalg.tensors.tensor import symmetrise
 from distmom.linalg.whiten import Whitening
 
 #: maximum number of updates in a run of the power method
@@ -170,7 +170,7 @@ def cancellation_search(
     white, M, m
         As in `whitening_search`, whose result this is up to rounding, except with a threshold.
     factor : {"spectrum", "bisection", "threshold", "norm"}, default="spectrum"
-        How the multiple is found (see `distmom.linalg.cancellation`).
+        How the multiple is found (see `distmom.linalg.search.cancellation`).
     along : ndarray of shape (r,), optional
         v: the pair ``(A v, B)`` replaces (m, A). The component has the same direction, and another length and
         weight where moments are noisy.

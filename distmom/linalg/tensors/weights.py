@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from distmom.errors import NumericalError
-from distmom.linalg.tensor import multilinear
+from distmom.linalg.tensors.tensor import multilinear
 
 Array = NDArray[np.float64]
 

@@ -9,10 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.decomposition import Decomposition, Found, described, measures, ordered
-from distmom.linalg.jacobi import joint_diagonalise, orthonormal_directions
-from distmom.linalg.post import polar
-from distmom.linalg.tensor import frobenius
+from distmom.linalg.tensors.decomposition import Decomposition, Found, described, measures, ordered
+from distmom.linalg.tensors.jacobi import joint_diagonalise, orthonormal_directions
+from distmom.linalg.tensors.tensor import frobenius
+from distmom.linalg.tensors.weights import polar
 
 Array = NDArray[np.float64]
 

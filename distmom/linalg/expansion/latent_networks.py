@@ -2,9 +2,9 @@
 
 The model is ``E[x | h] = A h`` with ``h = Lambda h + eta``: independent skewed noises eta drive a directed acyclic
 graph of latent variables h. The second moment ``A E[hh'] A'`` gives the columns of A, as its sparsest vectors
-(`distmom.linalg.sparse`). The third moment is diagonal in the noises, and gives
+(`distmom.linalg.expansion.sparse`). The third moment is diagonal in the noises, and gives
 ``S = A (I - Lambda)^-1 diag(sigma)`` up to order and sign (`distmom.linalg.factors`). Both together give Lambda
-(`distmom.linalg.networks`).
+(`distmom.linalg.expansion.networks`).
 
 Source: Anandkumar, Hsu, Javanmard, Kakade, "Learning Topic Models and Latent Bayesian Networks Under Expansion
 Constraints" (arXiv:1209.5350), section 4: algorithm TMLearn, theorem 4.1 and remark 4.3.
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from distmom.errors import NumericalError, UsageError
+from distmom.linalg.expansion.networks import Network, network_of_factors
+from distmom.linalg.expansion.projected import projected_columns
+from distmom.linalg.expansion.sparse import SparseColumns, sparse_columns
 from distmom.linalg.factors import Slices, find_factors
-from distmom.linalg.networks import Network, network_of_factors
-from distmom.linalg.projected import projected_columns
-from distmom.linalg.sparse import SparseColumns, sparse_columns
 from distmom.linalg.whiten import Whitening
 
 

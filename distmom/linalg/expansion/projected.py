@@ -2,8 +2,9 @@
 
 Source: Anandkumar, Hsu, Javanmard, Kakade, "Learning Topic Models and Latent Bayesian Networks Under Expansion
 Constraints" (arXiv:1209.5350), appendix G: TWMLearn(proj), the variant of the experiments. It is ER-SpUD(proj) of
-Spielman, Wang, Wright, "Exact Recovery of Sparsely-Used Dictionaries" (2012). `distmom.linalg.sparse` solves every
-program once and chooses among all solutions; here every round solves them again, so that no column is found twice.
+Spielman, Wang, Wright, "Exact Recovery of Sparsely-Used Dictionaries" (2012). `distmom.linalg.expansion.sparse`
+solves every program once and chooses among all solutions; here every round solves them again, so that no column is
+found twice.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from distmom.errors import NumericalError
-from distmom.linalg.row_choice import constraint_rows
-from distmom.linalg.sparse import EXACT_MARGIN, EXACT_ZERO, pick_sparsest, sparse_program
+from distmom.linalg.expansion.row_choice import constraint_rows
+from distmom.linalg.expansion.sparse import EXACT_MARGIN, EXACT_ZERO, pick_sparsest, sparse_program
 
 #: norm of the projection of a row, relative to the row, up to which it is in the span of the columns found before
 _IN_SPAN = 1e-9
@@ -38,7 +39,7 @@ def projected_columns(basis: np.ndarray, *, n_constraints: int | None = None) ->
     -------
     ndarray of shape (n, k)
         Unit columns in the order in which they were found. The zeros of a sampled column are those of a vertex
-        of its program, ``k - 1``; `distmom.linalg.sparse.polished` finds the others.
+        of its program, ``k - 1``; `distmom.linalg.expansion.sparse.polished` finds the others.
 
     Raises
     ------

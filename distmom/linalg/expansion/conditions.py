@@ -1,9 +1,9 @@
 """Checks of the conditions under which the sparsest vectors of a column space are the columns of a matrix.
 
 Source: Anandkumar, Hsu, Javanmard, Kakade, "Learning Topic Models and Latent Bayesian Networks Under Expansion
-Constraints" (arXiv:1209.5350), conditions 2 and 3 and theorem 3.2; `distmom.linalg.partition` has condition
-5. The matrix must be known, so these checks are for simulations and tests. N(S) denotes the rows in which
-some column of S is not zero.
+Constraints" (arXiv:1209.5350), conditions 2 and 3 and theorem 3.2; `distmom.linalg.expansion.partition` has
+condition 5. The matrix must be known, so these checks are for simulations and tests. N(S) denotes the rows in
+which some column of S is not zero.
 """
 
 from __future__ import annotations

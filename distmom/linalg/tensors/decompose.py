@@ -16,12 +16,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.algebraic import flattening_vectors, pencil_vectors
-from distmom.linalg.decomposition import Decomposition, Found, described, ordered
-from distmom.linalg.jacobi import joint_diagonalise, slices
-from distmom.linalg.post import polar
-from distmom.linalg.power import History, PackedCube, power_deflation, power_stopping
-from distmom.linalg.tensor import as_symmetric, compose, contract_two, cubic_form, frobenius, multilinear
+from distmom.linalg.tensors.algebraic import flattening_vectors, pencil_vectors
+from distmom.linalg.tensors.decomposition import Decomposition, Found, described, ordered
+from distmom.linalg.tensors.jacobi import joint_diagonalise, slices
+from distmom.linalg.tensors.power import History, PackedCube, power_deflation, power_stopping
+from distmom.linalg.tensors.tensor import (
+    as_symmetric,
+    compose,
+    contract_two,
+    cubic_form,
+    frobenius,
+    multilinear,
+)
+from distmom.linalg.tensors.weights import polar
 
 Array = NDArray[np.float64]
 

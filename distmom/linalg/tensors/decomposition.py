@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from distmom.linalg.power import History
+from distmom.linalg.tensors.power import History
 
 Array = NDArray[np.float64]
 

@@ -1,9 +1,9 @@
 """Removal of one component from a second moment by a multiple of its side information (algorithm 2).
 
-Source: Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models" (JMLR 18, 2018), with the
-moments A, B and m and the preferences ``w_i = <mu_i, v>`` of `distmom.linalg.search`. The component of the
-largest preference w has no part in ``Z = A - f B = sum p_i (1 - f w_i) mu_i mu_i'`` if f is 1 / w. The
-direction that is orthogonal to the range of Z then belongs to that component alone. M is the whitened B.
+Source: Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models" (JMLR 18, 2018), with the moments
+A, B and m and the preferences ``w_i = <mu_i, v>`` of `distmom.linalg.search.component`. The component of the
+largest preference w has no part in ``Z = A - f B = sum p_i (1 - f w_i) mu_i mu_i'`` if f is 1 / w. The direction
+that is orthogonal to the range of Z then belongs to that component alone. M is the whitened B.
 """
 
 from __future__ import annotations

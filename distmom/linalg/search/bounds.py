@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distmom.linalg.cancellation import cancel_literally
+from distmom.linalg.search.cancellation import cancel_literally
 from distmom.linalg.whiten import Whitening, whiten
 
 

@@ -1,7 +1,8 @@
 """The sparsest vectors of a column space, by exhaustive search.
 
 Source: Anandkumar, Hsu, Javanmard, Kakade, "Learning Topic Models and Latent Bayesian Networks Under Expansion
-Constraints" (arXiv:1209.5350), theorem 3.1. For small matrices; `distmom.linalg.sparse` searches in others.
+Constraints" (arXiv:1209.5350), theorem 3.1. For small matrices; `distmom.linalg.expansion.sparse` searches in
+others.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import numpy as np
 
 from distmom.errors import UsageError
-from distmom.linalg.sparse import EXACT_ZERO, pick_sparsest
+from distmom.linalg.expansion.sparse import EXACT_ZERO, pick_sparsest
 
 #: most subsets of rows that the exhaustive search examines
 MOST_SUBSETS = 2_000_000

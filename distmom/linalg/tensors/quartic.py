@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from distmom.linalg.post import polar
+from distmom.linalg.tensors.weights import polar
 
 Array = NDArray[np.float64]
 

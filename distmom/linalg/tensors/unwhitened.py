@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, schur
 
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.tensor import as_symmetric, compose, contract_one, contract_two, multilinear
+from distmom.linalg.tensors.tensor import as_symmetric, compose, contract_one, contract_two, multilinear
 
 Array = NDArray[np.float64]
 

@@ -1,0 +1,1 @@
+"""The search for one component of a mixture by side information."""

@@ -1,0 +1,1 @@
+"""Symmetric tensors of order three and four: primitives, and decompositions into components."""
