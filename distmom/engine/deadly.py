@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
 
 from distmom.engine.executors.executor import Executor, OnDone
 from distmom.engine.sums.folded import Folded, merge_partials
+from distmom.engine.tasks import GroupTask, fold
 from distmom.errors import ClusterError, WorkersLostError
 
 logger = logging.getLogger(__name__)
@@ -15,28 +16,24 @@ logger = logging.getLogger(__name__)
 
 def reduce_groups(
     executor: Executor,
-    fold: Callable[..., Folded],
-    arguments: Sequence[tuple[Any, ...]],
+    tasks: Sequence[GroupTask],
     fan_in: int,
     on_done: OnDone,
     name: str,
     named: Callable[[Sequence[int]], str],
 ) -> Folded:
-    """Call ``fold`` for every group of shards and merge the reports.
+    """Carry out the tasks of a pass and merge their reports.
 
     If a task has lost its workers too often, its shards run one at a time.
 
     Parameters
     ----------
     executor : Executor
-    fold : callable
-        `fold_group` or `fold_tall`.
-    arguments : sequence of tuple
-        Arguments of every call: the corpus, the shards, further ones, and the report or None.
+    tasks : sequence of GroupTask
     fan_in : int
         Reports that are merged at a time.
     on_done : callable
-        Called with the number of every call that has ended.
+        Called with the number of every task that has ended.
     name : str
         Name of the pass.
     named : callable
@@ -48,23 +45,24 @@ def reduce_groups(
         If the workers of a task died; it names the first shard that kills them alone, or the group if none does.
     """
 
-    def reduced(calls: Sequence[tuple[Any, ...]], done: OnDone) -> Folded:
+    def reduced(calls: Sequence[GroupTask], done: OnDone) -> Folded:
         found: Folded = executor.reduce(
-            fold, calls, merge_partials, fan_in, done, name, lambda index: named(calls[index][1])
-        )
+            fold, [(task,) for task in calls], merge_partials, fan_in, done, name,
+            lambda index: named(calls[index].shards),
+        )  # fmt: skip
         return found
 
     try:
-        return reduced(arguments, on_done)
+        return reduced(tasks, on_done)
     except WorkersLostError as error:
-        if error.index is None or len(arguments[error.index][1]) == 1:
+        if error.index is None or len(tasks[error.index].shards) == 1:
             raise
-        lost, of_group = error, arguments[error.index]
-    corpus, shards, *others, _ = of_group
+        lost, of_group = error, tasks[error.index]
+    shards = of_group.shards
     logger.warning("%s; its %d shards run one at a time, to find the one that causes it", lost, len(shards))
     for shard in shards:
         try:
-            reduced([(corpus, (shard,), *others, None)], lambda index: None)
+            reduced([replace(of_group, shards=(shard,), report=None)], lambda index: None)
         except WorkersLostError as error:
             raise error from lost
         except ClusterError as error:

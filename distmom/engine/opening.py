@@ -34,6 +34,7 @@ def open_engine(
     Parameters
     ----------
     corpus : AnyCorpus
+        Its method ``with_stored``, if it has one, stores its large arrays, so that tasks do not carry them.
     directory : path-like or RunDirectory, optional
         A temporary directory, removed on exit, by default. The caller holds a `RunDirectory`.
     executor : Executor, optional
@@ -82,7 +83,8 @@ def open_engine(
         stack.enter_context(space_explained(run.path))
         try:
             run.record_environments(options["executor"].environments)
-            yield Engine(corpus, run, observer=observe, **options)
+            with_stored = getattr(corpus, "with_stored", None)
+            yield Engine(with_stored(run.put) if with_stored else corpus, run, observer=observe, **options)
         finally:
             options["executor"].settle()
             run.partials.drop()

@@ -77,7 +77,6 @@ class Engine:
 
     @property
     def _scans(self) -> Scans:
-        # Made for every use, as the corpus may be replaced by one whose arrays are stored.
         return Scans(
             self.corpus,
             self.directory,

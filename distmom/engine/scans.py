@@ -27,7 +27,7 @@ from distmom.engine.sums.additive import Sums
 from distmom.engine.sums.folded import Folded
 from distmom.engine.sums.sparse import Runs
 from distmom.engine.sums.tall import Partials
-from distmom.engine.tasks import fold_group, fold_tall
+from distmom.engine.tasks import GroupTask, TallCut
 
 logger = logging.getLogger(__name__)
 
@@ -86,28 +86,19 @@ class Scans:
             frequent = {
                 axis: self.directory.put(frequent_rows_of(self.corpus, axis, pass_.numbers)) for axis in axes
             }
-        sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
-        held = self._held(pass_, len(plan.groups) * n_slabs * plan.partial_bytes)
-        tasks = [(i, j) for i in range(len(plan.groups)) for j in range(n_slabs)]
-        cuts = [(i, plan.groups[i], j, plan.columns[j : j + 1], plan.single) for i, j in tasks]
-        reports = self._reports(files, key, n_threads, cuts)
-        arguments = [
-            (self.corpus, plan.groups[i], pass_.for_columns(j, plan.columns) if plan.columns else pass_,
-             frequent, plan.single, rows, outputs, str(files), i, j, held, report)
-            for (i, j), report in zip(tasks, reports, strict=True)
-        ]  # fmt: skip
-
-        def on_done(index: int) -> None:
-            self.observer(GroupDone(pass_.name, sizes[index // n_slabs] // n_slabs))
-
-        folded = Folded(_small_sums(pass_), {})
-        if arguments:
-            folded = reduce_groups(
-                self.executor, fold_tall, arguments, plan.fan_in, on_done, pass_.name, self._shards_named
+        hold_sums, hold_rows = self._held(pass_, len(plan.groups) * n_slabs * plan.partial_bytes)
+        places = [(i, j) for i in range(len(plan.groups)) for j in range(n_slabs)]
+        cuts = [(i, plan.groups[i], j, plan.columns[j : j + 1], plan.single) for i, j in places]
+        tasks = [
+            GroupTask(
+                self.corpus, plan.groups[i], pass_.for_columns(j, plan.columns) if plan.columns else pass_, rows,
+                outputs, str(files), hold_sums, hold_rows, report, TallCut(frequent, plan.single, i, j),
             )
-            self._account(pass_, folded)
-            if folded.n_found:
-                self.observer(GroupsFound(pass_.name, folded.n_found, len(tasks)))
+            for (i, j), report in zip(places, self._reports(files, key, n_threads, cuts), strict=True)
+        ]  # fmt: skip
+        folded = self._fold(pass_, tasks, plan.fan_in, n_slabs)
+        if folded.n_found:
+            self.observer(GroupsFound(pass_.name, folded.n_found, len(tasks)))
         partials: dict[str, Partials] = {}
         runs: dict[str, Runs] = {}
         for name, spec in tall.items():
@@ -156,24 +147,27 @@ class Scans:
         files: str,
         reports: Sequence[Report | None],
     ) -> Folded:
-        if not plan.groups:
-            return Folded(_small_sums(pass_), {})
+        """Add up all documents once."""
         outputs = self.directory.rows_directory(pass_.name, key, "")
-        sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
-
-        def on_done(index: int) -> None:
-            self.observer(GroupDone(pass_.name, sizes[index] // len(plan.slabs)))
-
-        held = self._held(pass_, len(plan.groups) * plan.partial_bytes)
-        arguments = [
-            (self.corpus, group, pass_, rows, outputs, files, held, report)
+        hold_sums, hold_rows = self._held(pass_, len(plan.groups) * plan.partial_bytes)
+        tasks = [
+            GroupTask(self.corpus, group, pass_, rows, outputs, files, hold_sums, hold_rows, report)
             for group, report in zip(plan.groups, reports, strict=True)
         ]
-        result = reduce_groups(
-            self.executor, fold_group, arguments, plan.fan_in, on_done, pass_.name, self._shards_named
-        )
-        self._account(pass_, result)
-        return result
+        return self._fold(pass_, tasks, plan.fan_in, len(plan.slabs))
+
+    def _fold(self, pass_: Pass, tasks: Sequence[GroupTask], fan_in: int, n_scans: int) -> Folded:
+        """Carry out tasks and merge their reports; all ``n_scans`` scans of a pass count each document once."""
+        if not tasks:
+            return Folded(_small_sums(pass_), {})
+        sizes = [sum(self.corpus.shards[i].n_documents for i in task.shards) for task in tasks]
+
+        def on_done(index: int) -> None:
+            self.observer(GroupDone(pass_.name, sizes[index] // n_scans))
+
+        folded = reduce_groups(self.executor, tasks, fan_in, on_done, pass_.name, self._shards_named)
+        self._account(pass_, folded)
+        return folded
 
     def _held(self, pass_: Pass, n_bytes: int) -> tuple[bool, bool]:
         """Return whether the partial sums of a pass, of ``n_bytes`` together, and its rows are held in memory."""

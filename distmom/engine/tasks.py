@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,127 +23,143 @@ from distmom.engine.sums.sparse import SparsePart, SparseSum
 from distmom.engine.sums.tall import TallPart, write_partial
 
 
-def fold_group(
-    corpus: AnyCorpus,
-    shards: tuple[int, ...],
-    pass_: Pass,
-    rows: Mapping[str, StoredRows],
-    outputs: str,
-    files: str,
-    held: tuple[bool, bool],
-    report: Report | None = None,
-) -> Folded:
-    """Stream the shards of one group through an accumulator.
+@dataclass(frozen=True)
+class TallCut:
+    """The part of the tall sums of a pass that a task adds up.
 
-    The large dense sums, and the rows that the pass stores, are written to files; in a task of the process that
-    reads them, ``held`` states for each of the two whether they stay in memory. BLAS runs with one thread, as the
-    number of threads would change the bits of the sums. An intact ``report`` on the group is returned in place of
-    that, and otherwise written.
+    Attributes
+    ----------
+    frequent : mapping of str to StoredArray
+        Rows that are accumulated in double precision, by axis, where all others are in single precision.
+    single : bool
+        Whether these others are.
+    group, slab : int
+        Numbers of the group of shards and of the slab of columns.
     """
-    hold_sums, hold_rows = held
-    found = None if report is None else report.read(outputs, hold_sums=hold_sums, hold_tall=False)
-    if found is not None:
-        return found
-    with one_blas_thread():
-        taken()
-        opened = resolve(pass_)
-        sums = opened.zero()
-        kept: dict[str, dict[str, np.ndarray]] | None = {} if hold_rows else None
-        digests = _accumulate(corpus, shards, opened, sums, rows, outputs, files, kept)
-        release_maps()
-        with spend("write"):
-            left = sums if hold_sums else large_to_files(sums, files)
-        folded = Folded(left, digests, files=left.files(), rows=kept or {})
-        return _reported(folded, report)
+
+    frequent: Mapping[str, StoredArray]
+    single: bool
+    group: int
+    slab: int
 
 
-def fold_tall(
-    corpus: AnyCorpus,
-    shards: tuple[int, ...],
-    pass_: Pass,
-    frequent: Mapping[str, StoredArray],
-    single: bool,
-    rows: Mapping[str, StoredRows],
-    outputs: str,
-    files: str,
-    group: int,
-    slab: int,
-    held: tuple[bool, bool],
-    report: Report | None = None,
-) -> Folded:
-    """Stream the shards of one group into tall accumulators, and return the other sums.
+@dataclass(frozen=True)
+class GroupTask:
+    """A task of a pass: it adds up a group of shards, and stores the rows that the pass makes of them.
 
-    The accumulators, and the rows that the pass stores, are written to files; in a task of the process that reads
-    them, ``held`` states for each of the two whether they stay in memory. An intact ``report`` on the group is
-    returned in place of that, and otherwise written.
+    Attributes
+    ----------
+    corpus : AnyCorpus
+    shards : tuple of int
+    pass_ : Pass
+        The pass, or that of one slab of its sums.
+    rows : mapping of str to StoredRows
+        What earlier passes have stored.
+    outputs, files : str
+        Directories of the rows, and of large sums.
+    hold_sums, hold_rows : bool
+        Whether large sums, and rows, stay in memory in place of files, as in the process that reads them.
+    report : Report or None
+        Place of the report on the group; None where none is kept.
+    tall : TallCut or None
+        The part of the tall sums; None for a pass without them.
     """
-    hold_sums, hold_rows = held
-    found = None if report is None else report.read(outputs, hold_sums=True, hold_tall=hold_sums)
-    if found is not None:
-        return found
-    with one_blas_thread():
-        taken()
-        opened = resolve(pass_)
-        apart = {axis: stored.load() for axis, stored in frequent.items()} if single else None
-        specs = opened.specs()
-        sums = opened.zero(apart, files)
-        small = [name for name in sums if specs[name].tall is None]
-        if slab > 0:
-            # Sums that are not separable are accumulated by the first slab.
-            for name in [name for name in sums if specs[name].tall and not specs[name].separable]:
-                del sums[name]
-        kept: dict[str, dict[str, np.ndarray]] | None = {} if hold_rows else None
-        digests = _accumulate(corpus, shards, opened, sums, rows, outputs, files, kept)
-        tall: dict[tuple[str, int, int], TallPart] = {}
-        runs: dict[tuple[str, int], tuple[SparsePart, ...]] = {}
-        with spend("write"):
-            for name in [name for name in sums if name not in small]:
-                if isinstance(sums[name], SparseSum):
-                    runs[name, group] = sums[name].finish(hold_sums)
-                elif hold_sums:
-                    tall[name, group, slab] = TallPart(HeldSum(sums[name].single), HeldSum(sums[name].double))
-                else:
-                    tall[name, group, slab] = write_partial(files, sums[name])
-        release_maps()
-        # Every slab of columns reads all documents; the small sums are taken from the first slab alone.
-        own = Sums({name: sums[name] if slab == 0 else np.zeros_like(sums[name]) for name in small})
-        return _reported(Folded(own, digests, tall=tall, runs=runs, rows=kept or {}), report)
+
+    corpus: AnyCorpus
+    shards: tuple[int, ...]
+    pass_: Pass
+    rows: Mapping[str, StoredRows]
+    outputs: str
+    files: str
+    hold_sums: bool = False
+    hold_rows: bool = False
+    report: Report | None = None
+    tall: TallCut | None = None
 
 
-def _reported(folded: Folded, report: Report | None) -> Folded:
-    """Write the report on a group, if it is wanted, and note the seconds spent."""
+def fold(task: GroupTask) -> Folded:
+    """Carry out a task: stream its shards through accumulators, and return the sums or their files.
+
+    An intact report on the group is returned in place of that, and otherwise written. BLAS runs with one thread,
+    as the number of threads would change the bits of the sums.
+    """
+    report = task.report
     if report is not None:
+        hold_sums = task.hold_sums or task.tall is not None
+        found = report.read(task.outputs, hold_sums=hold_sums, hold_tall=task.hold_sums)
+        if found is not None:
+            return found
+    with one_blas_thread():
+        taken()
+        opened = resolve(task.pass_)
+        sums = opened.zero() if task.tall is None else _tall_zero(opened, task.tall, task.files)
+        kept: dict[str, dict[str, np.ndarray]] | None = {} if task.hold_rows else None
+        digests = _accumulate(task, opened, sums, kept)
         with spend("write"):
-            report.write(folded)
-    add_spent(folded.spent, taken())
-    return folded
+            folded = _folded(task, sums) if task.tall is None else _tall_folded(task, task.tall, opened, sums)
+            folded = replace(folded, row_digests=digests, rows=kept or {})
+        release_maps()
+        if report is not None:
+            with spend("write"):
+                report.write(folded)
+        add_spent(folded.spent, taken())
+        return folded
+
+
+def _folded(task: GroupTask, sums: Sums) -> Folded:
+    """Return sums, the large ones in files unless the task holds them."""
+    left = sums if task.hold_sums else large_to_files(sums, task.files)
+    return Folded(left, {}, files=left.files())
+
+
+def _tall_zero(opened: Pass, cut: TallCut, files: str) -> Sums:
+    """Return the empty accumulators of a task with tall sums."""
+    frequent = {axis: stored.load() for axis, stored in cut.frequent.items()} if cut.single else None
+    sums, specs = opened.zero(frequent, files), opened.specs()
+    if cut.slab > 0:
+        # Sums that are not separable are accumulated by the first slab.
+        for name in [name for name in sums if specs[name].tall and not specs[name].separable]:
+            del sums[name]
+    return sums
+
+
+def _tall_folded(task: GroupTask, cut: TallCut, opened: Pass, sums: Sums) -> Folded:
+    """Return the tall sums of a task in files, unless it holds them, and its small sums."""
+    specs = opened.specs()
+    small = [name for name in sums if specs[name].tall is None]
+    tall: dict[tuple[str, int, int], TallPart] = {}
+    runs: dict[tuple[str, int], tuple[SparsePart, ...]] = {}
+    for name in [name for name in sums if name not in small]:
+        if isinstance(sums[name], SparseSum):
+            runs[name, cut.group] = sums[name].finish(task.hold_sums)
+        elif task.hold_sums:
+            part = TallPart(HeldSum(sums[name].single), HeldSum(sums[name].double))
+            tall[name, cut.group, cut.slab] = part
+        else:
+            tall[name, cut.group, cut.slab] = write_partial(task.files, sums[name])
+    # Every slab of columns reads all documents; the small sums are taken from the first slab alone.
+    own = Sums({name: sums[name] if cut.slab == 0 else np.zeros_like(sums[name]) for name in small})
+    return Folded(own, {}, tall=tall, runs=runs)
 
 
 def _accumulate(
-    corpus: AnyCorpus,
-    shards: tuple[int, ...],
-    opened: Pass,
-    sums: Sums,
-    rows: Mapping[str, StoredRows],
-    outputs: str,
-    files: str,
-    kept: dict[str, dict[str, np.ndarray]] | None,
+    task: GroupTask, opened: Pass, sums: Sums, kept: dict[str, dict[str, np.ndarray]] | None
 ) -> dict[str, dict[str, str]]:
-    """Add shards to sums block by block and return the digests of the stored rows.
+    """Add the shards of a task to sums block by block and return the digests of the stored rows.
 
     Rows are added to ``kept`` in place of being stored, unless it is None.
     """
     digests: dict[str, dict[str, str]] = {}
     block: Any = None
-    requests = Requests(files)
-    for index in shards:
+    requests = Requests(task.files)
+    for index in task.shards:
         # The rows of the last shard must not stay in memory while the next is read.
         shard = block = None
-        shard = read_shard(corpus, index)
+        shard = read_shard(task.corpus, index)
         if isinstance(shard, RowBlock):
             shard = shard.with_context(opened.halo)
-        stored = {name: handle.read(index) for name, handle in rows.items()}
-        axes = {name: handle.axis for name, handle in rows.items()}
+        stored = {name: handle.read(index) for name, handle in task.rows.items()}
+        axes = {name: handle.axis for name, handle in task.rows.items()}
         written: dict[str, list[np.ndarray]] = {}
         for start in range(0, shard.n_documents, opened.block_rows):
             requests.check()
@@ -165,6 +182,6 @@ def _accumulate(
                 kept.setdefault(name, {})[str(index)] = np.concatenate(values)
                 continue
             with spend("write"):
-                digest = write_rows(f"{outputs}/{name}", index, np.concatenate(values))
+                digest = write_rows(f"{task.outputs}/{name}", index, np.concatenate(values))
             digests.setdefault(name, {})[str(index)] = digest
     return digests

@@ -20,7 +20,7 @@ from distmom.models.multilabel.heads.candidates import stored_scorer
 from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.models.multilabel.kernels import top_labels
 from distmom.predict.aligned import check_labels, check_words
-from distmom.predict.pieces import in_pieces, stored_corpus
+from distmom.predict.pieces import in_pieces
 from distmom.ranking import inverse_propensity
 from distmom.spectral.capabilities import Capability, require
 from distmom.spectral.inputs.aligned import align
@@ -196,7 +196,6 @@ def evaluate_corpus(
         open_executor(client) as executor,
         open_engine(aligned, None, executor, memory_limit, observer) as engine,
     ):
-        stored_corpus(engine)
         pass_ = EvaluatePass(
             aligned.n_words,
             scorer=stored_scorer(engine, scorer),

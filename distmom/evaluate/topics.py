@@ -21,7 +21,7 @@ from distmom.engine import Engine, Observer, open_engine, open_executor
 from distmom.models.topics.program import TopicModel
 from distmom.moments.cooccurrence import CooccurrencePass
 from distmom.predict.aligned import check_words
-from distmom.predict.pieces import in_pieces, stored_corpus
+from distmom.predict.pieces import in_pieces
 from distmom.spectral.capabilities import Capability, require
 from distmom.spectral.inputs.aligned import align
 from distmom.spectral.inputs.checks import check_counts
@@ -82,7 +82,6 @@ def evaluate_topics(
         open_executor(client) as executor,
         open_engine(aligned, None, executor, memory_limit, observer) as engine,
     ):
-        stored_corpus(engine)
         completion = model.completion(engine, seed)
         npmi, umass = coherence(engine, top)
     return {

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import Block, Corpus, MemoryCorpus, ShardInfo
-from distmom.engine import Engine, StoredArray
+from distmom.engine import StoredArray
 from distmom.spectral.inputs.aligned import AlignedCorpus
 
 #: maximum number of documents in a piece; scoring one takes a few seconds
@@ -83,12 +83,6 @@ class Pieces:
         """Read one piece."""
         i, start, stop = self._pieces[index]
         return self._corpus.read_shard(i).take(slice(start, stop))
-
-
-def stored_corpus(engine: Engine) -> None:
-    """Store large arrays of an engine's corpus on disk, so that tasks do not carry them."""
-    if isinstance(engine.corpus, AlignedCorpus | Pieces):
-        engine.corpus = engine.corpus.with_stored(engine.put)
 
 
 def in_pieces(corpus: Any) -> Any:

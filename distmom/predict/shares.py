@@ -21,7 +21,7 @@ from distmom.models.topics.shares import DocumentReader
 from distmom.predict.aligned import check_words
 from distmom.predict.lines import answer_lines, check_output_format
 from distmom.predict.output import put_in_place
-from distmom.predict.pieces import in_pieces, stored_corpus
+from distmom.predict.pieces import in_pieces
 from distmom.spectral.capabilities import Capability, require
 from distmom.spectral.inputs.aligned import align
 
@@ -162,7 +162,6 @@ def transform_corpus(
         if method != "fast":
             aligned = in_pieces(aligned)
         with place.engine(aligned, client, memory_limit, observer) as engine:
-            stored_corpus(engine)
             reader = model.reader(method).stored(engine.put)
             # A source without labels, ingested like the model, still has the label names of the model.
             labelled = any(shard.nnz_labels for shard in corpus.shards)

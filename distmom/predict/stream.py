@@ -31,7 +31,7 @@ from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.predict.aligned import check_words
 from distmom.predict.lines import AnswerLines, answer_lines, check_output_format
 from distmom.predict.output import put_in_place
-from distmom.predict.pieces import in_pieces, stored_corpus
+from distmom.predict.pieces import in_pieces
 from distmom.spectral.capabilities import Capability, require
 from distmom.spectral.inputs.aligned import align
 
@@ -184,7 +184,6 @@ def predict_corpus(
         top = min(top, chosen.n_labels)
         aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
         with place.engine(aligned, client, memory_limit, observer) as engine:
-            stored_corpus(engine)
             scorer = stored_scorer(engine, chosen)
             pass_ = PredictPass(engine.corpus.n_words, scorer=scorer, top=top, fill=fill, threshold=threshold)
             result = engine.run(pass_)

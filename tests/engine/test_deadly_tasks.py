@@ -79,9 +79,9 @@ class Losing(InProcess):
         self.loses, self.tasks = loses, []
 
     def reduce(self, function, arguments, merge, fan_in, on_done, name, subject):
-        for index, (_, shards, *_) in enumerate(arguments):
-            self.tasks.append(shards)
-            if self.loses(shards):
+        for index, (task,) in enumerate(arguments):
+            self.tasks.append(task.shards)
+            if self.loses(task.shards):
                 raise WorkersLostError(f"{name}: {subject(index)}: died", index)
         return super().reduce(function, arguments, merge, fan_in, on_done, name, subject)
 

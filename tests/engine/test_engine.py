@@ -20,6 +20,7 @@ from distmom.engine import (
     PassDone,
     RunDirectory,
     Selection,
+    StoredArray,
     StoredColumns,
     TallResult,
     fingerprint,
@@ -30,6 +31,7 @@ from distmom.engine.environment import environment
 from distmom.engine.stored.arrays import _maps
 from distmom.errors import StoreError
 from distmom.moments.words import WordSketchPass
+from distmom.spectral.inputs.aligned import AlignedCorpus
 
 
 def test_totals_rows_and_events():
@@ -224,13 +226,14 @@ def test_a_run_is_held_by_one_process(tmp_path):
     ]
 
 
-def test_an_engine_whose_corpus_is_replaced_reads_the_new_one():
-    corpus, other = random_corpus(40, 5, seed=0), random_corpus(40, 5, seed=1)
-    with open_engine(corpus) as engine:
-        engine.corpus = other
+def test_tasks_read_the_stored_arrays_of_a_corpus(tmp_path):
+    corpus = random_corpus(40, 5)
+    aligned = AlignedCorpus(corpus, corpus.vocabulary[::-1], corpus.label_names)
+    with open_engine(aligned, tmp_path / "run") as engine:
         found = engine.run(CountPass(5)).sums["words"]
-    with open_engine(other) as engine:
-        np.testing.assert_array_equal(found, engine.run(CountPass(5)).sums["words"])
+        assert isinstance(engine.corpus._words, StoredArray)
+    with open_engine(corpus) as engine:
+        np.testing.assert_array_equal(found, engine.run(CountPass(5)).sums["words"][::-1])
 
 
 def test_a_temporary_directory_that_cannot_be_removed_is_reported(tmp_path, monkeypatch, caplog):

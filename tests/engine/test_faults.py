@@ -20,7 +20,7 @@ from helpers import content
 from distmom.cli.main import main
 from distmom.engine import OnCluster, Pass, RunDirectory, SumSpec, open_engine, open_executor
 from distmom.engine.executors import watch
-from distmom.engine.tasks import fold_group
+from distmom.engine.tasks import GroupTask, fold
 from distmom.errors import ClusterError
 
 MODEL = ("-k", "3", "--head", "posterior", "--workers", "0", "--quiet")
@@ -95,9 +95,8 @@ def test_workers_that_join_and_leave_change_no_bit(corpus):
 def test_a_task_that_was_carried_out_twice_counts_once_and_replaces_nothing(corpus, tmp_path):
     def attempt():
         pass_, outputs = RootPass(corpus.n_words), str(tmp_path / "rows" / "pass")
-        return fold_group(
-            corpus, (0, 1), pass_, {}, outputs, str(tmp_path / "partial" / "x" / "pass"), (False, False)
-        )
+        files = str(tmp_path / "partial" / "x" / "pass")
+        return fold(GroupTask(corpus, (0, 1), pass_, {}, outputs, files))
 
     (tmp_path / "rows").mkdir()
     first = attempt()

@@ -49,7 +49,7 @@ from distmom.models.multilabel.updates.kept_sums import (
     net_corpora,
 )
 from distmom.models.multilabel.updates.updated import updated_state
-from distmom.spectral.inputs.aligned import AlignedCorpus, align
+from distmom.spectral.inputs.aligned import align
 from distmom.spectral.inputs.tables import column_names
 from distmom.spectral.program.execute import execute
 
@@ -383,8 +383,6 @@ class Updatable:
                 aligned, run, executor, options.get("memory_limit"), options.get("observer")
             ) as engine,
         ):
-            if isinstance(aligned, AlignedCorpus):
-                engine.corpus = aligned.with_stored(engine.put)
             own = execute(partial(collect, start=start, digest=name), engine)
             known = self._content().with_labels(np.arange(n_known), len(names))
             try:
