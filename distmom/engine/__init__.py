@@ -16,7 +16,7 @@ from distmom.engine.executors.cluster import OnCluster
 from distmom.engine.executors.connections import open_executor
 from distmom.engine.executors.executor import Executor, InProcess
 from distmom.engine.opening import open_engine
-from distmom.engine.passes import Pass, Rows, Selection, fingerprint
+from distmom.engine.passes import WHOLE_SHARD, Pass, Rows, Selection, fingerprint
 from distmom.engine.plan import PassPlan, plan_pass
 from distmom.engine.results import PassResult, Tallies, TallResult
 from distmom.engine.run import Engine
@@ -29,6 +29,7 @@ from distmom.engine.sums.tall import Partials, TallSum
 from distmom.engine.terms import Pruning, Term
 
 __all__ = [
+    "WHOLE_SHARD",
     "Columns",
     "Csr",
     "Engine",

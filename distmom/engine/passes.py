@@ -23,6 +23,10 @@ from distmom.hashing import GOLDEN, scramble_array
 
 Rows = Mapping[str, np.ndarray]
 
+#: more units than any shard has: the ``block_rows`` of passes that take a shard as one block, as the number of
+#: rows of a unit is not bounded
+WHOLE_SHARD = 1 << 40
+
 
 @dataclass(frozen=True)
 class Selection:

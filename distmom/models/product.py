@@ -22,7 +22,6 @@ from distmom.engine import Engine, PassResult, StoredColumns
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.moments.product import (
-    N_GROUPS,
     GroupMomentsPass,
     GroupSketchPass,
     PresenceEMPass,
@@ -30,6 +29,7 @@ from distmom.moments.product import (
     presence_logs,
     smoothed_rates,
 )
+from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, place_parameter

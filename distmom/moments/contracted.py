@@ -22,11 +22,12 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.gaussian import RowMomentsPass, dense_rows, piece_bytes
+from distmom.moments.gaussian import RowMomentsPass
 from distmom.moments.kernels import BLOCK_ROWS, add_slices, fill_pairs, product_bytes
-from distmom.moments.multiview import MultiViewMomentsPass, aligned, total_weight
-from distmom.moments.product import N_GROUPS
-from distmom.moments.word_moments import positive
+from distmom.moments.multiview import MultiViewMomentsPass
+from distmom.moments.rows import aligned, dense_rows, mass_of, piece_bytes
+from distmom.moments.three_views import N_GROUPS
+from distmom.moments.weighting import positive
 
 #: the two views other than each view
 OTHERS = ((1, 2), (0, 2), (0, 1))
@@ -147,8 +148,8 @@ class ViewContractionsPass(ContractionsPass, MultiViewMomentsPass):
         return self.projected_bytes(n) + 8 * rows + self.product_bytes(n)
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        sums["mass"] += total_weight(block)
         X, weights = dense_rows(block)
+        sums["mass"] += mass_of(X, weights)
         vectors = np.asarray(self.vectors)
         for start in range(0, X.shape[0], BLOCK_ROWS):
             many = slice(start, min(start + BLOCK_ROWS, X.shape[0]))

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.gaussian import dense_rows, mass_of, piece_bytes, piece_rows
-from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
-from distmom.moments.multiview import MultiViewMomentsPass, aligned, total_weight
-from distmom.moments.product import N_GROUPS
+from distmom.moments.multiview import MultiViewMomentsPass
+from distmom.moments.rows import aligned, dense_rows, mass_of, piece_bytes, piece_rows, pieces, weights_of
+from distmom.moments.three_views import N_GROUPS
+from distmom.moments.weighting import positive
 
 
 def standardised(X: np.ndarray, units: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
@@ -35,12 +35,8 @@ def standardised(X: np.ndarray, units: np.ndarray) -> Iterator[tuple[slice, np.n
     units : ndarray of shape (d, 2)
         Mean of every column, and the factor that scales it.
     """
-    step = piece_rows(X.shape[1])
-    room = np.empty((min(step, len(X)), X.shape[1]))
     mean, factors = np.ascontiguousarray(np.asarray(units).T)
-    for start in range(0, len(X), step):
-        rows = slice(start, min(start + step, len(X)))
-        piece = np.subtract(X[rows], mean, out=room[: rows.stop - rows.start])
+    for rows, piece in pieces(X, mean):
         # Values of new rows may be out of the range of the fitted ones.
         with np.errstate(over="ignore"):
             piece *= factors
@@ -136,7 +132,7 @@ def spreads_of(first: np.ndarray, squares: np.ndarray) -> np.ndarray:
 
 def column_moments(sums: Sums) -> ColumnMoments:
     """Turn the sums of `ColumnMomentsPass` into central moments of columns of variance one."""
-    mass = max(float(sums["mass"]), np.finfo(float).tiny)
+    mass = positive(sums["mass"])
     m = np.asarray(sums["first"]) / mass
     second = np.asarray(sums["second"]) / mass
     third = fill_symmetric(np.array(sums["third"])) / mass
@@ -202,14 +198,14 @@ class ViewSquaresPass(MultiViewMomentsPass):
         }
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        sums["mass"] += total_weight(block)
         X, weights = dense_rows(block)
+        sums["mass"] += mass_of(X, weights)
         coefficients, constants = np.asarray(self.coefficients), np.asarray(self.constants)
         for start in range(0, X.shape[0], BLOCK_ROWS):
             rows_of = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
             part = aligned(X[rows_of])
             projected = self.projected(part)
-            own = np.ones(len(part)) if weights is None else weights[rows_of]
+            own = weights_of(weights, rows_of)
             scores = [
                 sum((projected[s] @ coefficients[t, s] for s in range(N_GROUPS) if s != t), constants)
                 * own[:, None]

@@ -19,7 +19,9 @@ from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.sequences import WindowMomentsPass, WindowSketchPass, window_moments
-from distmom.moments.windows import N_STEPS, PAIRS, window_weights
+from distmom.moments.three_views import PAIRS, pair_of
+from distmom.moments.weighting import positive
+from distmom.moments.windows import N_STEPS, window_weights
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class ChainMoments:
 
     def pair(self, s: int, t: int) -> np.ndarray:
         """Return the cross covariance of two different steps, counted from zero."""
-        return np.asarray(self.pairs[PAIRS.index((s, t))] if s < t else self.pairs[PAIRS.index((t, s))].T)
+        return pair_of(self.pairs, s, t)
 
 
 def chain_moments(sums: Sums) -> ChainMoments:
@@ -135,7 +137,7 @@ def chain_moments(sums: Sums) -> ChainMoments:
         - bc * a[:, None, None]
         - a[:, None, None] * b[:, None] * c
     )
-    mass = max(float(sums["mass"]), np.finfo(float).tiny)
+    mass = positive(sums["mass"])
     own = np.asarray(sums["own"])[1:, 1:] / mass - np.multiply.outer(b, b)
     n_windows = float(sums["drawn"]) or np.inf
     # The first coordinate of a step in the basis is the constant feature.

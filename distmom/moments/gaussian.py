@@ -1,11 +1,11 @@
-"""Passes over dense rows for mixtures of spherical Gaussians.
+"""Passes over dense rows: second moments, whole or times a matrix, and moments of orders one to three in a basis.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
-theorems 3.2 and 3.3. `RowSketchPass` multiplies the plain second moment by a test matrix or a basis;
-`RowCovariancePass` adds up the whole second moment, which takes fewer passes where there are few columns.
-`RowMomentsPass` adds up the moments of rows minus their mean, in a basis Q: with ``y = Q'(x - m)``, the sums
-of ``y``, ``y y'``, ``y (x) y (x) y``, ``y ||x - m||^2`` and ``||x - m||^2``. None of these sums has more than r^3
-entries.
+theorems 3.2 and 3.3, for mixtures of spherical Gaussians. `RowSketchPass` multiplies the plain second moment by a
+test matrix or a basis; `RowCovariancePass` adds up the whole second moment, which takes fewer passes where there
+are few columns. `RowMomentsPass` adds up the moments of rows minus their mean, in a basis Q: with
+``y = Q'(x - m)``, the sums of ``y``, ``y y'``, ``y (x) y (x) y``, ``y ||x - m||^2`` and ``||x - m||^2``. None of
+these sums has more than r^3 entries.
 
 Rows are processed in pieces that stay in the cache: each is centred once and then multiplied by BLAS.
 """
@@ -19,70 +19,20 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
-from distmom.engine.stored.arrays import Columns
+from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.errors import NumericalError
-from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
+from distmom.moments.rows import (
+    dense_rows,
+    mass_of,
+    piece_bytes,
+    pieces,
+    project,
+    squared_norms,
+    total_weight,
+)
 from distmom.moments.sketching import DenseSketchPass, ProjectedPass, omega, omega_key
-
-#: number of values of a piece of rows
-PIECE_VALUES = 1 << 17
-#: least number of rows of a piece, for products that use BLAS well
-LEAST_ROWS = 256
-
-
-def piece_rows(n_features: int, most: int = BLOCK_ROWS) -> int:
-    """Return the number of rows of a piece."""
-    return min(most, max(LEAST_ROWS, PIECE_VALUES // max(1, n_features)))
-
-
-def piece_bytes(n_rows: int, n_features: int) -> int:
-    """Return the bytes of a piece of centred rows, for a block of ``n_rows`` rows."""
-    return 8 * min(n_rows, piece_rows(n_features)) * n_features
-
-
-def pieces(X: np.ndarray, origin: np.ndarray | None) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield rows minus the origin, some at a time; a piece is valid until the next one is taken."""
-    step = piece_rows(X.shape[1])
-    room = np.empty((min(step, len(X)), X.shape[1]))
-    for start in range(0, len(X), step):
-        rows = slice(start, min(start + step, len(X)))
-        if origin is None:
-            part = X[rows]
-            # Rows that another process sent may be at an address that BLAS cannot use; the last bits then differ.
-            yield rows, part if part.flags.aligned else part.copy()
-        else:
-            yield rows, np.subtract(X[rows], origin, out=room[: rows.stop - rows.start])
-
-
-def squared_norms(X: np.ndarray) -> np.ndarray:
-    """Return the squared norm of every row."""
-    return np.asarray(np.einsum("ij,ij->i", X, X))
-
-
-def dense_rows(block: RowBlock, n_columns: int | None = None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the rows of a block without context, and the weight of each; None where all weights are 1.
-
-    Only the first ``n_columns`` columns are returned; all by default.
-    """
-    weights = None if block.weights is None else np.repeat(np.asarray(block.weights, np.float64), block.sizes)
-    rows = block.rows[block.context :]
-    return rows if n_columns is None else rows[:, :n_columns], weights
-
-
-def mass_of(X: np.ndarray, weights: np.ndarray | None) -> float:
-    """Return the total weight of rows."""
-    return float(len(X) if weights is None else weights.sum())
-
-
-def mass_of_rows(sums: Sums) -> float:
-    """Return the total weight of rows, by which their sums are divided; NumericalError if it is zero."""
-    mass = float(sums["mass"])
-    if not mass > 0.0:
-        raise NumericalError("expected rows of positive weight, got none")
-    return mass
+from distmom.moments.weighting import positive
 
 
 @dataclass(frozen=True)
@@ -137,7 +87,7 @@ class RowSketchPass(DenseSketchPass):
         else:
             first = self.first_column
             matrix = self.part_of(self.basis, columns.start - first, columns.stop - first)
-        sums["mass"] += mass_of(*dense_rows(block, self.n_features))
+        sums["mass"] += total_weight(block)
         scale = None if self.scale is None else np.asarray(self.scale)[:, 0]
         for centred, own in self.centred(block):
             products = centred @ matrix
@@ -268,7 +218,8 @@ class RowMomentsPass(ProjectedPass):
         origin = np.asarray(self.origin)[:, 0]
         for start in range(0, len(X), BLOCK_ROWS):
             many = slice(start, min(start + BLOCK_ROWS, len(X)))
-            Y, s = project(X[many], origin, self.basis)
+            s = np.empty(many.stop - start)
+            Y = project(X[many], origin, self.basis, norms=s)
             yield many, Y, s, None if weights is None else weights[many]
 
     def add_projected(
@@ -289,21 +240,7 @@ class RowMomentsPass(ProjectedPass):
         low, high = np.searchsorted(self.kept, (first, block.first + block.n_documents))
         if high > low:
             starts = block.starts[np.asarray(self.kept[low:high]) - block.first]
-            out[low:high, :-1], out[low:high, -1] = project(block.rows[starts], origin, basis)
-
-
-def project(X: np.ndarray, origin: np.ndarray, basis: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``Q'(x - origin)`` and ``||x - origin||^2`` of every row; Q may be in slabs of columns."""
-    slabs = basis.each() if isinstance(basis, Columns) else iter((basis,))
-    Y, s, start = np.empty((len(X), basis.shape[1])), np.empty(len(X)), 0
-    for slab in slabs:
-        columns = slice(start, start + slab.shape[1])
-        for piece, centred in pieces(X, origin):
-            Y[piece, columns] = centred @ slab
-            if start == 0:
-                s[piece] = squared_norms(centred)
-        start = columns.stop
-    return Y, s
+            out[low:high, :-1] = project(block.rows[starts], origin, basis, norms=out[low:high, -1])
 
 
 @dataclass(frozen=True)
@@ -340,7 +277,7 @@ def row_moments(sums: Sums) -> RowMoments:
     The second moment is that about the mean of the rows of the pass, which differs from the origin where the pass
     reads a selection of the rows; third moments are of all rows, whose mean is the origin.
     """
-    mass = max(float(sums["mass"]), np.finfo(float).tiny)
+    mass = positive(sums["mass"])
     mean = np.asarray(sums["y"]) / mass
     second = np.asarray(sums["yy"]) / mass - np.outer(mean, mean)
     third = norms = None

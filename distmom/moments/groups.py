@@ -12,20 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from distmom.corpus import Block, RowBlock
-from distmom.engine.stored.arrays import Columns
+from distmom.engine.passes import WHOLE_SHARD
 from distmom.moments.counter import uniforms
+from distmom.moments.rows import project
 from distmom.moments.sketching import ProjectedPass
 
 #: number of random parts of the documents
 N_PARTS = 8
 #: rows that are centred and multiplied at a time
 PIECE_ROWS = 4096
-#: more documents than any shard has, so that a shard is one block: the number of views of a document is not
-#: bounded
-WHOLE_SHARD = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class ProjectedViewsPass(ProjectedPass):
 
     def project(self, block: RowBlock) -> np.ndarray:
         """Return the views of a block, less the origin, in the basis, float64."""
-        return project(block.rows, self.origin, self.basis)
+        return project(block.rows, self.origin, self.basis, PIECE_ROWS)
 
 
 def part_numbers(block: Block | RowBlock, seed: int) -> np.ndarray:
@@ -84,28 +81,6 @@ def used_groups(block: RowBlock, min_views: int) -> tuple[RowBlock, np.ndarray]:
     enough = block.sizes >= min_views
     used = block if bool(enough.all()) else block.take(enough)
     return used, np.ones(used.n_documents) if used.weights is None else used.weights
-
-
-def centred_pieces(X: np.ndarray, origin: np.ndarray | None) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield centred rows, at most `PIECE_ROWS` at a time."""
-    for start in range(0, len(X), PIECE_ROWS):
-        piece = slice(start, min(start + PIECE_ROWS, len(X)))
-        yield piece, X[piece] if origin is None else X[piece] - origin
-
-
-def project(X: Any, origin: np.ndarray | None, matrix: Any) -> np.ndarray:
-    """Return ``(x - origin)' B`` of every row, float64."""
-    parts = matrix.each() if isinstance(matrix, Columns) else iter((matrix,))
-    found = []
-    for part in parts:
-        B = np.asarray(part, np.float64)
-        if sparse.issparse(X):
-            product = np.asarray(X @ B)
-            found.append(product if origin is None else product - origin @ B)
-        else:
-            pieces = [centred @ B for _, centred in centred_pieces(X, origin)]
-            found.append(np.concatenate(pieces) if pieces else np.zeros((0, B.shape[1])))
-    return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
 
 def mean_of_parts(parts: list[np.ndarray], mass: np.ndarray) -> np.ndarray:

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.gaussian import dense_rows, mass_of, piece_bytes, project, squared_norms
-from distmom.moments.groups import WHOLE_SHARD
+from distmom.moments.rows import dense_rows, mass_of, piece_bytes, project, squared_norms
 from distmom.moments.sketching import n_stored_slabs
+from distmom.moments.weighting import positive
 
 #: bytes of the products of coordinates that are formed at a time
 PRODUCT_BYTES = 4 << 20
@@ -71,7 +71,7 @@ class ProjectedRowsPass(Pass):
         step, origin = self.piece_rows(width), np.asarray(self.origin)[:, 0]
         for start in range(0, len(X), step):
             rows = slice(start, min(start + step, len(X)))
-            yield project(X[rows], origin, self.matrix)[0], None if weights is None else weights[rows]
+            yield project(X[rows], origin, self.matrix), None if weights is None else weights[rows]
 
     def working_bytes(self, n_rows: int) -> int:
         width = self.product_width
@@ -174,7 +174,7 @@ class FourthMoment:
 
 def row_fourth(sums: Sums) -> FourthMoment:
     """Turn the sums of `RowFourthPass` into moments."""
-    mass = max(float(sums["mass"]), np.finfo(float).tiny)
+    mass = positive(sums["mass"])
     second = np.asarray(sums["yy"]) / mass
     r = len(second)
     products = np.asarray(sums["fourth"]) / mass
@@ -228,7 +228,7 @@ class RowContrastPass(ProjectedRowsPass):
 
 def row_contrast(sums: Sums, basis: np.ndarray | None) -> np.ndarray:
     """Turn the sums of `RowContrastPass` into the fourth cumulant contracted with U, (r, r)."""
-    mass = max(float(sums["mass"]), np.finfo(float).tiny)
+    mass = positive(sums["mass"])
     second, contrast = np.asarray(sums["yy"]) / mass, np.asarray(sums["contrast"]) / mass
     seen = second if basis is None else second @ basis
     inner = np.trace(seen) if basis is None else np.sum(basis * seen)
@@ -334,4 +334,4 @@ class RowSourcesPass(ProjectedRowsPass):
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         X, weights = dense_rows(block)
         sums["mass"] += mass_of(X, weights)
-        return {"sources": project(X, np.asarray(self.origin)[:, 0], self.matrix)[0]}
+        return {"sources": project(X, np.asarray(self.origin)[:, 0], self.matrix)}

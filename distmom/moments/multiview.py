@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from math import comb
 from typing import Any
 
@@ -27,14 +26,21 @@ import numpy as np
 from scipy import sparse
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.gaussian import dense_rows, piece_rows
-from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK
-from distmom.moments.product import N_GROUPS, PAIRS
+from distmom.moments.rows import (
+    aligned,
+    dense_rows,
+    mass_of,
+    piece_rows,
+    total_weight,
+    view_slices,
+    weights_of,
+)
 from distmom.moments.sketching import DenseSketchPass, ProjectedPass, omega, omega_key
+from distmom.moments.three_views import N_GROUPS, PAIRS
 
 #: c_st of the second of the two views that a sketch multiplies a view with, in the order of the views; that of the
 #: first is 1. With equal factors, products with two views of the same means may cancel each other: orthogonal
@@ -44,27 +50,6 @@ _SHARE = 0.5
 _PIECE_VALUES = 1 << 20
 #: least number of rows of such a piece
 _LEAST_ROWS = 32
-
-
-def view_slices(widths: tuple[int, ...]) -> list[slice]:
-    """Return the columns of every view."""
-    edges = np.cumsum((0, *widths))
-    return [slice(int(a), int(b)) for a, b in pairwise(edges)]
-
-
-def total_weight(block: RowBlock) -> float:
-    """Return the total weight of the rows of a block, dense or sparse."""
-    X, weights = dense_rows(block)
-    return float(X.shape[0] if weights is None else weights.sum())
-
-
-def aligned(X: Any) -> Any:
-    """Return rows at an address that BLAS can use.
-
-    Rows that another process sent may be at any address. NumPy copies such matrices in another order for every
-    product, so that the last bits differ.
-    """
-    return X if sparse.issparse(X) or X.flags.aligned else X.copy()
 
 
 def lifted_widths(widths: tuple[int, ...], degree: int) -> tuple[int, ...]:
@@ -185,9 +170,9 @@ class MultiViewColumnsPass(ViewsPass):
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         X, weights = dense_rows(block)
-        sums["mass"] += total_weight(block)
+        sums["mass"] += mass_of(X, weights)
         for piece, views in self.pieces(X, self.piece_rows):
-            own = np.ones(piece.stop - piece.start) if weights is None else weights[piece]
+            own = weights_of(weights, piece)
             for x, cut in zip(views, self.cuts, strict=True):
                 sums["columns"].single[cut, 0] += x.T @ own
                 sums["columns"].single[cut, 1] += _squares(x).T @ own
@@ -262,8 +247,8 @@ class MultiViewMomentsPass(ProjectedPass, ViewsPass):
     Notes
     -----
     Other fields as in `ViewsPass`. Sums, as of `distmom.moments.product.GroupMomentsPass`: ``means`` (3, r),
-    ``pairs`` (3, r, r) in the order of `distmom.moments.product.PAIRS`, with third moments ``triples`` (r, r, r),
-    and ``mass`` (); and with moments of each view with itself ``own`` (3, r, r).
+    ``pairs`` (3, r, r) in the order of `PAIRS`, with third moments ``triples`` (r, r, r), and ``mass`` (); and
+    with moments of each view with itself ``own`` (3, r, r).
     """
 
     averages: Any = None
@@ -303,12 +288,12 @@ class MultiViewMomentsPass(ProjectedPass, ViewsPass):
         }
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        sums["mass"] += total_weight(block)
         X, weights = dense_rows(block)
+        sums["mass"] += mass_of(X, weights)
         for start in range(0, X.shape[0], BLOCK_ROWS):
             rows_of = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
             first, second, third = self.projected(aligned(X[rows_of]))
-            own = np.ones(len(first)) if weights is None else weights[rows_of]
+            own = weights_of(weights, rows_of)
             for t, view in enumerate((first, second, third)):
                 sums["means"][t] += own @ view
                 if self.with_own:

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.gaussian import dense_rows, piece_bytes, pieces
-from distmom.moments.groups import N_PARTS, WHOLE_SHARD, part_numbers
+from distmom.moments.groups import N_PARTS, part_numbers
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
+from distmom.moments.rows import dense_rows, piece_bytes, pieces
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.engine.sums.tall import Tall
 from distmom.moments.kernels import column_sums, gather_columns, scatter
 from distmom.moments.sketching import n_stored_slabs
-from distmom.moments.weighting import MomentKind, block_weights, word_values
-from distmom.moments.word_moments import FINISH_ROWS, basis_rows, positive
+from distmom.moments.weighting import MomentKind, block_weights, positive, word_values
+from distmom.moments.word_moments import FINISH_ROWS, basis_rows
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,8 @@ from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.kernels import gather, gather_columns, scatter
 from distmom.moments.labels import posteriors
 from distmom.moments.sketching import ProjectedPass, SketchPass, n_stored_slabs, omega, omega_key
+from distmom.moments.three_views import N_GROUPS, PAIRS
 from distmom.moments.weighting import row_weights
-from distmom.moments.word_moments import positive
-
-#: groups of words: as many views as the third moment takes
-N_GROUPS = 3
-#: pairs of groups, in the order of the sums
-PAIRS = ((0, 1), (0, 2), (1, 2))
 
 
 @dataclass(frozen=True)
@@ -127,49 +122,6 @@ class GroupMomentsPass(ProjectedPass):
         for c in range(self.rank):
             sums["triples"][:, :, c] += (first * (weights * third[:, c])[:, None]).T @ second
         return None
-
-
-@dataclass(frozen=True)
-class GroupPairs:
-    """Moments of three views in a basis, up to the second order.
-
-    Attributes
-    ----------
-    means : ndarray of shape (3, r)
-    pairs : ndarray of shape (3, r, r)
-    """
-
-    means: np.ndarray
-    pairs: np.ndarray
-
-    def pair(self, s: int, t: int) -> np.ndarray:
-        """Return ``E[z_s z_t']``."""
-        return np.asarray(self.pairs[PAIRS.index((s, t))] if s < t else self.pairs[PAIRS.index((t, s))].T)
-
-
-@dataclass(frozen=True)
-class GroupMoments(GroupPairs):
-    """Moments of three views in a basis.
-
-    Attributes
-    ----------
-    means : ndarray of shape (3, r)
-    pairs : ndarray of shape (3, r, r)
-    triples : ndarray of shape (r, r, r)
-    """
-
-    triples: np.ndarray
-
-
-def group_moments(sums: Sums) -> GroupMoments:
-    """Turn the sums of `GroupMomentsPass` into moments."""
-    pairs = group_pairs(sums)
-    return GroupMoments(pairs.means, pairs.pairs, np.asarray(sums["triples"]) / positive(sums["mass"]))
-
-
-def group_pairs(sums: Sums) -> GroupPairs:
-    """Turn sums up to the second order into moments."""
-    return GroupPairs(*(np.asarray(sums[name]) / positive(sums["mass"]) for name in ("means", "pairs")))
 
 
 def presence_logs(

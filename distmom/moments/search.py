@@ -19,19 +19,11 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Rows
+from distmom.engine.passes import WHOLE_SHARD, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.gaussian import (
-    RowMomentsPass,
-    RowSketchPass,
-    dense_rows,
-    mass_of,
-    piece_bytes,
-    pieces,
-    project,
-)
-from distmom.moments.groups import WHOLE_SHARD
+from distmom.moments.gaussian import RowMomentsPass, RowSketchPass
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
+from distmom.moments.rows import dense_rows, mass_of, piece_bytes, pieces, project
 from distmom.moments.sketching import ProjectedPass
 
 
@@ -193,7 +185,7 @@ def projected_responses(
     for start in range(0, len(X), BLOCK_ROWS):
         many = slice(start, min(start + BLOCK_ROWS, len(X)))
         (response,) = _columns(block, many, d, 1)
-        Z, _ = project(X[many], origin[:d], basis)
+        Z = project(X[many], origin[:d], basis)
         yield many, Z, response - origin[d], None if weights is None else weights[many]
 
 

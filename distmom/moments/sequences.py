@@ -19,15 +19,15 @@ import numpy as np
 
 from distmom.compiled import compiled
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_slices
 from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
+from distmom.moments.three_views import PAIRS, pair_of
+from distmom.moments.weighting import positive
 from distmom.moments.windows import (
     N_STEPS,
-    PAIRS,
     PIECE_ROWS,
     first_steps,
     step_features,
@@ -294,15 +294,15 @@ class WindowMoments:
 
     def pair(self, s: int, t: int) -> np.ndarray:
         """Return ``E[y_s y_t']``, with steps counted from zero."""
-        return np.asarray(self.pairs[PAIRS.index((s, t))] if s < t else self.pairs[PAIRS.index((t, s))].T)
+        return pair_of(self.pairs, s, t)
 
 
 def window_moments(sums: Sums) -> WindowMoments:
     """Turn the sums of `WindowMomentsPass` into moments."""
-    mass = max(float(sums["mass"]), np.finfo(float).tiny)
+    mass = positive(sums["mass"])
     means, pairs, triples = (np.asarray(sums[name]) / mass for name in ("means", "pairs", "triples"))
     n_first = float(sums["n_first"])
-    first = np.asarray(sums["first"]) / max(n_first, np.finfo(float).tiny)
+    first = np.asarray(sums["first"]) / positive(n_first)
     squares = np.asarray(sums["squares"]) / mass if "squares" in sums else None
     return WindowMoments(means, pairs, triples, first, n_first, squares)
 

@@ -15,11 +15,10 @@ import numpy as np
 from scipy import sparse
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.gaussian import dense_rows, piece_rows
-from distmom.moments.groups import WHOLE_SHARD
-from distmom.moments.multiview import aligned, total_weight, view_slices
+from distmom.moments.rows import aligned, dense_rows, mass_of, piece_rows, view_slices
+from distmom.moments.weighting import positive
 
 Triple = tuple[int, int, int]
 
@@ -93,7 +92,7 @@ class TreeMomentsPass(Pass):
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         X, weights = dense_rows(block)
-        sums["mass"] += total_weight(block)
+        sums["mass"] += mass_of(X, weights)
         (mean, factors), cuts = np.asarray(self.averages).T, view_slices(self.widths)
         for start in range(0, X.shape[0], self.piece_rows):
             part = slice(start, start + self.piece_rows)
@@ -157,7 +156,7 @@ class TreeMoments:
 
 def tree_moments(sums: Sums, widths: tuple[int, ...], leaves: tuple[Triple, ...]) -> TreeMoments:
     """Turn sums of `TreeMomentsPass`, those of pairs among them, into moments."""
-    mass = max(float(sums["mass"]), np.finfo(float).tiny)
+    mass = positive(sums["mass"])
     triples = tuple(np.asarray(sums[f"triples_{i}"]) / mass for i in range(len(leaves)))
     return TreeMoments(
         widths, np.asarray(sums["means"]) / mass, np.asarray(sums["pairs"]) / mass, leaves, triples

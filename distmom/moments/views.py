@@ -21,19 +21,10 @@ import numpy as np
 from scipy import sparse
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.engine.sums.tall import TallSum
-from distmom.moments.groups import (
-    N_PARTS,
-    PIECE_ROWS,
-    WHOLE_SHARD,
-    ProjectedViewsPass,
-    centred_pieces,
-    mean_of_parts,
-    project,
-    used_groups,
-)
+from distmom.moments.groups import N_PARTS, PIECE_ROWS, ProjectedViewsPass, mean_of_parts, used_groups
 from distmom.moments.kernels import (
     BLOCK_ROWS,
     TENSOR_BLOCK,
@@ -43,6 +34,7 @@ from distmom.moments.kernels import (
     fill_symmetric,
     scatter,
 )
+from distmom.moments.rows import pieces, project
 from distmom.moments.sketching import DenseSketchPass, omega, omega_key
 from distmom.moments.small import SmallMoments
 
@@ -143,7 +135,7 @@ class ViewSketchPass(DenseSketchPass):
         return drawn.astype(np.float64)
 
     def _add(self, out: TallSum, block: RowBlock, weights: np.ndarray, matrix: np.ndarray) -> None:
-        products = project(block.rows, self.origin, matrix)
+        products = project(block.rows, self.origin, matrix, PIECE_ROWS)
         totals = np.add.reduceat(products, block.starts[:-1], axis=0)
         others = np.repeat(totals, block.sizes, axis=0) - products
         others *= np.repeat(weights, block.sizes)[:, None]
@@ -155,7 +147,7 @@ class ViewSketchPass(DenseSketchPass):
                 for column, total in enumerate(others.sum(axis=0).tolist()):
                     out.single[:, column] -= total * self.origin
         else:
-            for piece, centred in centred_pieces(X, self.origin):
+            for piece, centred in pieces(X, self.origin, PIECE_ROWS):
                 out.single[...] += centred.T @ others[piece]
         out.settle()
 

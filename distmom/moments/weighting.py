@@ -22,6 +22,7 @@ counts     ``f_o(n)``, with mass 1 for every document: factorial moments of the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -212,3 +213,8 @@ def moment_spread(block: Block, kind: MomentKind) -> np.ndarray:
     # A document of multiplicity c counts as c documents.
     squares = [np.divide(s**2, own, out=np.zeros_like(s), where=own > 0.0).sum() for s in sizes]
     return np.column_stack([(weights.mass2, weights.mass3, weights.mass_label), squares])
+
+
+def positive(mass: Any) -> float:
+    """Return a mass by which sums can be divided: that of no documents is the least positive number."""
+    return max(float(mass), np.finfo(float).tiny)

@@ -12,15 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.gaussian import dense_rows, mass_of
-from distmom.moments.groups import WHOLE_SHARD
+from distmom.moments.rows import dense_rows, mass_of, weights_of
 
 #: steps of a window
 N_STEPS = 3
-#: pairs of steps of a window, in the order of the sums
-PAIRS = ((0, 1), (0, 2), (1, 2))
 #: number of rows that are looked up and multiplied at a time
 PIECE_ROWS = 1 << 14
 
@@ -104,11 +101,6 @@ def window_weights(block: RowBlock) -> np.ndarray:
             # In a unit of one row this falls on the last row of the unit before.
             found[np.maximum(ends[start : start + PIECE_ROWS] - lag, 0)] = 0.0
     return found
-
-
-def weights_of(weights: np.ndarray | None, piece: slice) -> np.ndarray:
-    """Return the weights of a piece, float64: ones for None."""
-    return np.ones(piece.stop - piece.start) if weights is None else weights[piece]
 
 
 def first_steps(block: RowBlock) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:

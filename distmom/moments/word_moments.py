@@ -6,7 +6,6 @@ The sums, and the formulas with the terms that are subtracted here, are those of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from distmom.engine.sums.additive import Sums
 from distmom.engine.sums.tall import Tall, read_rows
 from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
 from distmom.moments.small import SmallMoments
-from distmom.moments.weighting import MomentKind
+from distmom.moments.weighting import MomentKind, positive
 
 #: words that are processed at a time when repeated positions are subtracted
 FINISH_ROWS = 8192
@@ -168,8 +167,3 @@ def _repeated_rows(sums: Sums, part: slice, q: np.ndarray) -> np.ndarray:
     rows = np.asarray(pairs[part]) - (2.0 / 3.0) * np.asarray(masses[part])[:, None] * q
     release(pairs)
     return np.asarray(rows)
-
-
-def positive(mass: Any) -> float:
-    """Return a mass by which sums can be divided: that of no documents is the least positive number."""
-    return max(float(mass), np.finfo(float).tiny)

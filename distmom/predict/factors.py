@@ -12,9 +12,9 @@ from distmom.corpus import RowBlock
 from distmom.corpus.files.arrays import create_array
 from distmom.corpus.layers import check_corpus
 from distmom.engine import Observer, Pass, Rows, Sums, SumSpec
+from distmom.engine.passes import WHOLE_SHARD
 from distmom.models.eca.estimator import ECA
 from distmom.models.eca.recovery import group_factors
-from distmom.moments.groups import WHOLE_SHARD
 from distmom.predict.output import put_in_place
 from distmom.spectral.capabilities import Capability, require
 from distmom.spectral.inputs.checks import check_columns, with_layer

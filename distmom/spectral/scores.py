@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass
+from distmom.engine.passes import WHOLE_SHARD, Pass
 from distmom.engine.sums.additive import SumSpec
-from distmom.moments.gaussian import dense_rows, piece_rows
-from distmom.moments.groups import WHOLE_SHARD
-from distmom.moments.multiview import aligned
+from distmom.moments.rows import aligned, dense_rows, piece_rows, weights_of
 
 #: least variance of a column within components, as a share of its variance
 LEAST_VARIANCE = 1e-3
@@ -84,8 +82,7 @@ class ScoresPass(Pass):
         step = piece_rows(self.n_features)
         for start in range(0, X.shape[0], step):
             piece = slice(start, min(start + step, X.shape[0]))
-            x = aligned(X[piece])
-            yield piece, x, np.ones(x.shape[0]) if weights is None else weights[piece]
+            yield piece, aligned(X[piece]), weights_of(weights, piece)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from distmom.models.multiview import correction
 from distmom.models.multiview.correction import unmix
 from distmom.models.multiview.estimator import MultiView
 from distmom.models.multiview.posterior import ScoresEMPass, ViewSharesPass
-from distmom.moments.product import PAIRS, GroupMoments, group_moments
+from distmom.moments.three_views import PAIRS, GroupMoments, group_moments
 from distmom.simulate.views import MixedViewPopulation
 
 WIDTHS = (4, 5, 6)

@@ -11,16 +11,15 @@ from scipy import sparse
 from distmom.corpus import RowCorpus
 from distmom.engine import Columns, merge
 from distmom.linalg import slice_directions, symmetrise
-from distmom.moments import gaussian
 from distmom.moments.contracted import (
     RowContractionsPass,
     ViewContractionsPass,
     row_contraction,
     view_contraction,
 )
-from distmom.moments.gaussian import RowMomentsPass
+from distmom.moments.gaussian import RowMomentsPass, row_moments
 from distmom.moments.multiview import MultiViewMomentsPass
-from distmom.moments.product import group_moments, group_pairs
+from distmom.moments.three_views import group_moments, group_pairs
 
 N, D, R, K = 300, 31, 14, 12
 RNG = np.random.default_rng(0)
@@ -41,8 +40,8 @@ AVERAGES = np.column_stack([RNG.normal(size=D), np.ones(D)])
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch):
     """Make blocks consist of several pieces."""
-    monkeypatch.setattr(gaussian, "LEAST_ROWS", 16)
-    monkeypatch.setattr(gaussian, "PIECE_VALUES", 1)
+    monkeypatch.setattr("distmom.moments.rows.LEAST_ROWS", 16)
+    monkeypatch.setattr("distmom.moments.rows.PIECE_VALUES", 1)
 
 
 def summed(pass_, weights=None, rows=X, shard_rows=64):
@@ -76,7 +75,7 @@ def view_pass(vectors, steps, basis=Q):
 def moments_of_rows(weights):
     """The moments of extended whitened rows by the ordinary pass, and the sums of squared distances."""
     sums = summed(RowMomentsPass(D, basis=np.eye(D), origin=ORIGIN, rank=D), weights)
-    found = gaussian.row_moments(sums)
+    found = row_moments(sums)
     mean = np.asarray(sums["y"]) / float(sums["mass"])
     inner = Q @ EXTENDED[1:]
     T = np.einsum("abc,ai,bj,cl->ijl", found.third, inner, inner, inner, optimize=True)

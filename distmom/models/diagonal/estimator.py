@@ -39,7 +39,7 @@ from distmom.models.diagonal.posterior import DiagonalAssignPass, DiagonalEMPass
 from distmom.models.diagonal.recovery import Estimate, recover_by_partitions, view_scales
 from distmom.moments.diagonal import ColumnMomentsPass, ViewSquaresPass
 from distmom.moments.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
-from distmom.moments.product import N_GROUPS
+from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.densities import RowDensity
 from distmom.spectral.estimator import layer_parameter, place_parameter

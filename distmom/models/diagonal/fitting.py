@@ -21,9 +21,8 @@ from distmom.models.diagonal.recovery import (
     score_coefficients,
 )
 from distmom.moments.diagonal import ColumnMoments, column_moments, spreads_of
-from distmom.moments.gaussian import mass_of_rows
-from distmom.moments.multiview import view_slices
-from distmom.moments.product import N_GROUPS, GroupMoments
+from distmom.moments.rows import mass_of_rows, view_slices
+from distmom.moments.three_views import N_GROUPS, GroupMoments
 from distmom.spectral.program.run import Run
 from distmom.spectral.saved.layout import array, value
 from distmom.spectral.steps.recovery import Recovery

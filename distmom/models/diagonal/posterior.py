@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Rows
+from distmom.engine.passes import WHOLE_SHARD, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.diagonal import standardised
-from distmom.moments.gaussian import dense_rows, mass_of, piece_bytes, piece_rows
-from distmom.moments.groups import WHOLE_SHARD
+from distmom.moments.rows import dense_rows, mass_of, piece_bytes, piece_rows
 from distmom.spectral.posteriors import AssignPass, MixturePass, normalise
 
 

@@ -34,7 +34,7 @@ from distmom.models.gaussian.recovery import (
 )
 from distmom.moments.contracted import RowContractionsPass, row_contraction
 from distmom.moments.gaussian import RowMomentsPass
-from distmom.moments.word_moments import positive
+from distmom.moments.weighting import positive
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.contracted import Contracted, find_by_contractions, sliced_facts
 from distmom.spectral.steps.core import unknown_whitening

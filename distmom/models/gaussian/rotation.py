@@ -33,7 +33,7 @@ from distmom.models.gaussian.recovery import (
     least_variance,
 )
 from distmom.moments.gaussian import RowMoments
-from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments
+from distmom.moments.three_views import N_GROUPS, PAIRS, GroupMoments
 from distmom.spectral.steps.isotropic import check_range, noise_of
 from distmom.spectral.steps.three_views import align_views
 

@@ -15,7 +15,7 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.corpus import RowBlock
 from distmom.engine import Engine, StoredRows, fingerprint
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.stored.arrays import write_rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.models.markov.chain import (
@@ -30,9 +30,7 @@ from distmom.models.markov.chain import (
     posterior,
 )
 from distmom.models.markov.kernels import add_counts, expect
-from distmom.moments.gaussian import dense_rows, mass_of
-from distmom.moments.groups import WHOLE_SHARD
-from distmom.moments.windows import weights_of
+from distmom.moments.rows import dense_rows, mass_of, weights_of
 from distmom.spectral.program.run import Run, unknown
 
 

@@ -22,7 +22,7 @@ from distmom.engine.directory.run_directory import load_sums
 from distmom.linalg import slice_directions
 from distmom.moments.contracted import ViewContractionsPass, view_contraction
 from distmom.moments.multiview import MultiViewMomentsPass
-from distmom.moments.product import N_GROUPS, GroupPairs
+from distmom.moments.three_views import N_GROUPS, GroupPairs
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.centred_views import conditioning, extended_pairs
 from distmom.spectral.steps.contracted import Contracted, find_by_contractions, sliced_facts

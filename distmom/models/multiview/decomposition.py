@@ -29,7 +29,7 @@ from scipy.optimize import brentq
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
 from distmom.moments.dirichlet import second_cross_moment, third_cross_moment
-from distmom.moments.product import PAIRS, GroupMoments
+from distmom.moments.three_views import PAIRS, GroupMoments
 from distmom.spectral.steps.centred_views import extended, measured_views
 from distmom.spectral.steps.concentration import LEAST, MOST, warn_at_ends
 from distmom.spectral.steps.three_views import AlignedViews

@@ -21,8 +21,8 @@ from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
 from distmom.models.multiview.correction import load_shares, means_of_shares, unmix
 from distmom.models.multiview.fitting import Conditional
 from distmom.models.multiview.posterior import ScoresEMPass, ViewSharesPass
-from distmom.moments.multiview import view_slices
-from distmom.moments.product import N_GROUPS
+from distmom.moments.rows import view_slices
+from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.scores import scores_by_covariance, whitening_of
 from distmom.spectral.steps.recovery import Recovery

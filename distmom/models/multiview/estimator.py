@@ -38,7 +38,7 @@ from distmom.moments.multiview import (
     MultiViewSketchPass,
     lifted_widths,
 )
-from distmom.moments.product import N_GROUPS
+from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.inputs.row_parts import joined_views, widths_of

@@ -14,8 +14,9 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, StoredArray, StoredColumns
-from distmom.moments.multiview import lifted_widths, own_columns, view_slices
-from distmom.moments.product import N_GROUPS
+from distmom.moments.multiview import lifted_widths, own_columns
+from distmom.moments.rows import view_slices
+from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.saved.layout import array, value
 from distmom.spectral.scores import LEAST_VARIANCE
 from distmom.spectral.steps.recovery import Recovery

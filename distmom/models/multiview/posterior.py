@@ -15,9 +15,8 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.gaussian import dense_rows, piece_rows
-from distmom.moments.multiview import aligned, total_weight, view_slices
-from distmom.moments.product import N_GROUPS, PAIRS
+from distmom.moments.rows import aligned, dense_rows, piece_rows, total_weight, view_slices
+from distmom.moments.three_views import N_GROUPS, PAIRS
 from distmom.spectral.posteriors import StoredPosteriorPass, normalise
 from distmom.spectral.scores import ScoreProductsPass, ScoresPass
 

@@ -17,7 +17,7 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
 from distmom.models.trees.posterior import TreeEMPass
 from distmom.models.trees.structure import Tree
-from distmom.moments.multiview import view_slices
+from distmom.moments.rows import view_slices
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.scores import scores_by_covariance, whitening_of
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.models.trees.structure import Candidate
-from distmom.moments.multiview import view_slices
+from distmom.moments.rows import view_slices
 from distmom.moments.trees import TreeMoments, Triple
 
 #: least variance of a direction, as a share of the largest, that is not rounding

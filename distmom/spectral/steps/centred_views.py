@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, GroupPairs
+from distmom.moments.three_views import N_GROUPS, PAIRS, GroupMoments, GroupPairs
 from distmom.spectral.steps.three_views import AlignedViews, align_views
 
 

@@ -17,7 +17,7 @@ from distmom.blas import one_blas_thread
 from distmom.engine.directory.run_directory import load_sums
 from distmom.errors import NumericalError
 from distmom.linalg import Decomposition, Whitening, decompose, fix_signs, multilinear, symmetrise
-from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, GroupPairs, group_moments, group_pairs
+from distmom.moments.three_views import N_GROUPS, PAIRS, GroupMoments, GroupPairs, group_moments, group_pairs
 from distmom.spectral.steps.core import whiten_moment
 
 #: least singular value of the moment of two views, as a share of the largest, that rounding does not account for

@@ -14,8 +14,7 @@ from distmom.engine import Engine, StoredArray, StoredColumns, Tallies, TallResu
 from distmom.engine.sums.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg import fix_signs
-from distmom.moments.gaussian import mass_of_rows
-from distmom.moments.multiview import view_slices
+from distmom.moments.rows import mass_of_rows, view_slices
 from distmom.spectral.steps.recovery import store_columns
 
 #: least eigenvalue of a Gram matrix, as a share of the largest, that rounding does not account for
