@@ -31,7 +31,7 @@ from distmom.moments.rows import (
     squared_norms,
     total_weight,
 )
-from distmom.moments.sketching import DenseSketchPass, ProjectedPass, omega, omega_key
+from distmom.moments.sketching import DenseSketchPass, ProjectedPass
 from distmom.moments.weighting import positive
 
 
@@ -79,14 +79,7 @@ class RowSketchPass(DenseSketchPass):
             yield centred, None if weights is None else weights[piece]
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        columns = self.columns or slice(0, self.n_columns)
-        if self.basis is None:
-            key = omega_key(self.seed)
-            drawn = omega(np.arange(self.n_features), columns.stop - columns.start, key, columns.start)
-            matrix = drawn.astype(np.float64)
-        else:
-            first = self.first_column
-            matrix = self.part_of(self.basis, columns.start - first, columns.stop - first)
+        matrix = self.matrix()
         sums["mass"] += total_weight(block)
         scale = None if self.scale is None else np.asarray(self.scale)[:, 0]
         for centred, own in self.centred(block):

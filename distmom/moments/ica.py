@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
+from distmom.engine.passes import WHOLE_SHARD, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.rows import dense_rows, mass_of, piece_bytes, project, squared_norms
-from distmom.moments.sketching import n_stored_slabs
+from distmom.moments.sketching import ProjectedPass
 from distmom.moments.weighting import positive
 
 #: bytes of the products of coordinates that are formed at a time
@@ -34,7 +34,7 @@ def n_pairs(k: int) -> int:
 
 
 @dataclass(frozen=True)
-class ProjectedRowsPass(Pass):
+class ProjectedRowsPass(ProjectedPass):
     """Base class of passes over projected rows.
 
     Attributes
@@ -54,12 +54,8 @@ class ProjectedRowsPass(Pass):
     block_rows = WHOLE_SHARD
 
     @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.matrix)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return 8 * self.n_features * self.rank
+    def projector(self) -> tuple[Any, int]:
+        return self.matrix, self.rank
 
     def piece_rows(self, width: int) -> int:
         """Return the number of rows whose products of a given width are formed at a time."""

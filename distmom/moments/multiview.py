@@ -39,7 +39,7 @@ from distmom.moments.rows import (
     view_slices,
     weights_of,
 )
-from distmom.moments.sketching import DenseSketchPass, ProjectedPass, omega, omega_key
+from distmom.moments.sketching import DenseSketchPass, ProjectedPass
 from distmom.moments.three_views import N_GROUPS, PAIRS
 
 #: c_st of the second of the two views that a sketch multiplies a view with, in the order of the views; that of the
@@ -202,16 +202,9 @@ class MultiViewSketchPass(DenseSketchPass, ViewsPass):
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         sums["mass"] += total_weight(block)
-        columns = self.columns or slice(0, self.n_columns)
-        averages = np.asarray(self.averages)
+        averages, matrix = np.asarray(self.averages), self.matrix()
         if self.basis is None:
-            drawn = omega(
-                np.arange(self.n_features), columns.stop - columns.start, omega_key(self.seed), columns.start
-            )
-            matrix = drawn * averages[:, 1:]
-        else:
-            first = self.first_column
-            matrix = self.part_of(self.basis, columns.start - first, columns.stop - first)
+            matrix *= averages[:, 1:]
         cuts, (X, weights) = self.cuts, dense_rows(block)
         means = [averages[cut, 0] @ matrix[cut] for cut in cuts]
         for piece, views in self.pieces(X, self.piece_rows):

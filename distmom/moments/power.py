@@ -18,18 +18,18 @@ import numpy as np
 
 from distmom.compiled import compiled
 from distmom.corpus import Block
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import Rows
 from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.engine.sums.tall import Tall
 from distmom.moments.kernels import column_sums, gather_columns, scatter
-from distmom.moments.sketching import n_stored_slabs
+from distmom.moments.sketching import ProjectedPass
 from distmom.moments.weighting import MomentKind, block_weights, positive, word_values
 from distmom.moments.word_moments import FINISH_ROWS, basis_rows
 
 
 @dataclass(frozen=True)
-class WordPowerPass(Pass):
+class WordPowerPass(ProjectedPass):
     """Contract two modes of the third word moment with each of some vectors.
 
     Attributes
@@ -62,16 +62,12 @@ class WordPowerPass(Pass):
         return "tensor-power"
 
     @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.vectors)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return (4 if self.single else 8) * self.n_features * self.n_vectors
+    def projector(self) -> tuple[Any, int]:
+        return self.vectors, self.n_vectors
 
     def working_bytes(self, n_rows: int) -> int:
         # Products of the rows and their weighted squares, in the type of the vectors and in float64.
-        return (1 + self.kind.distinct) * ((4 if self.single else 8) + 2 * 8) * n_rows * self.n_vectors
+        return (1 + self.kind.distinct) * (self.value_bytes + 2 * 8) * n_rows * self.n_vectors
 
     @property
     def finish_bytes(self) -> int:

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import Block
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.kernels import gather, gather_columns, scatter
 from distmom.moments.labels import posteriors
-from distmom.moments.sketching import ProjectedPass, SketchPass, n_stored_slabs, omega, omega_key
+from distmom.moments.sketching import ProjectedPass, SketchPass
 from distmom.moments.three_views import N_GROUPS, PAIRS
 from distmom.moments.weighting import row_weights
 
@@ -42,15 +42,7 @@ class GroupSketchPass(SketchPass):
         return 8 * (N_GROUPS + 2) * n_rows * self.n_columns + drawn
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
-        words, weights = block.words, row_weights(block)
-        columns = self.columns or slice(0, self.n_columns)
-        if self.basis is None:
-            key, n_columns = omega_key(self.seed), columns.stop - columns.start
-            matrix = omega(np.arange(self.n_features), n_columns, key, columns.start).astype(np.float64)
-        else:
-            matrix = self.part_of(
-                self.basis, columns.start - self.first_column, columns.stop - self.first_column
-            )
+        words, weights, matrix = block.words, row_weights(block), self.matrix()
         whole = gather(words.indptr, words.indices, np.ones(words.nnz), matrix)
         for t in range(N_GROUPS):
             own = np.asarray(self.groups[words.indices] == t, np.float64)
@@ -155,7 +147,7 @@ def presence_logs(
 
 
 @dataclass(frozen=True)
-class PresenceEMPass(Pass):
+class PresenceEMPass(ProjectedPass):
     """Add up what an iteration of expectation and maximisation needs.
 
     Attributes
@@ -181,12 +173,8 @@ class PresenceEMPass(Pass):
         return "em"
 
     @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.log_odds)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return 8 * self.n_features * self.n_components
+    def projector(self) -> tuple[Any, int]:
+        return self.log_odds, self.n_components
 
     def working_bytes(self, n_rows: int) -> int:
         return 8 * 4 * n_rows * self.n_components

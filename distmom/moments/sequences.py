@@ -19,11 +19,11 @@ import numpy as np
 
 from distmom.compiled import compiled
 from distmom.corpus import RowBlock
-from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
+from distmom.engine.passes import WHOLE_SHARD, Rows
 from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_slices
-from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
+from distmom.moments.sketching import ProjectedPass, SketchPass
 from distmom.moments.three_views import PAIRS, pair_of
 from distmom.moments.weighting import positive
 from distmom.moments.windows import (
@@ -77,18 +77,7 @@ class WindowSketchPass(SketchPass):
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         windows = self.windows(block)
         sums["mass"] += windows.sum()
-        columns = self.columns or slice(0, self.n_columns)
-        if self.basis is None:
-            drawn = omega(
-                np.arange(self.n_features), columns.stop - columns.start, omega_key(self.seed), columns.start
-            )
-            matrix = drawn.astype(np.float64)
-        else:
-            first = self.first_column
-            matrix = np.asarray(
-                self.part_of(self.basis, columns.start - first, columns.stop - first), np.float64
-            )
-        out = sums["sketch"]
+        matrix, out = self.matrix(), sums["sketch"]
         if self.degree == 0:
             _add_windows(block.rows, windows, matrix, out.single)
             out.settle()
@@ -107,7 +96,7 @@ class WindowSketchPass(SketchPass):
 
 
 @dataclass(frozen=True)
-class ProjectedWindowsPass(Pass):
+class ProjectedWindowsPass(ProjectedPass):
     """Base class of passes that project the steps of windows onto a basis.
 
     Attributes
@@ -123,10 +112,6 @@ class ProjectedWindowsPass(Pass):
 
     block_rows = WHOLE_SHARD
     halo = N_STEPS - 1
-
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
 
     @property
     def mapped_bytes(self) -> int:

@@ -97,13 +97,34 @@ class SketchPass(Pass):
         """Return the pass with an origin that is subtracted from every row, for sketches that can do so."""
         raise TypeError(f"{type(self).__name__} subtracts no origin from its rows")
 
-    def part_of(self, matrix: Any, start: int, stop: int) -> np.ndarray:
-        """Return some columns of a basis; a matrix without rows stands for the test matrix."""
-        if matrix is None:
-            return np.zeros((0, stop - start), np.float32)
-        parts = matrix.parts if isinstance(matrix, Columns) else (matrix,)
-        whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-        return np.asarray(whole if (start, stop) == (0, whole.shape[1]) else whole[:, start:stop].copy())
+    @property
+    def own_columns(self) -> slice:
+        """The columns of the sketch that the pass adds up."""
+        return self.columns or slice(0, self.n_columns)
+
+    def basis_part(self) -> np.ndarray:
+        """Return these columns of the basis; a matrix without rows stands for the test matrix."""
+        own, first = self.own_columns, self.first_column
+        return _columns_of(self.basis, own.start - first, own.stop - first)
+
+    def probes_part(self) -> np.ndarray:
+        """Return the probes; a matrix without rows stands for further columns of the test matrix."""
+        return _columns_of(self.probes, 0, self.n_probes)
+
+    def matrix(self) -> np.ndarray:
+        """Return the columns of the basis or the test matrix with which the pass multiplies, float64."""
+        if self.basis is None:
+            return self._drawn(self.own_columns.start, self.own_columns.stop)
+        return np.asarray(self.basis_part(), np.float64)
+
+    def probe_matrix(self) -> np.ndarray:
+        """Return the probes, those given or further columns of the test matrix, float64."""
+        if self.probes is None:
+            return self._drawn(self.n_columns, self.n_columns + self.n_probes)
+        return np.asarray(self.probes_part(), np.float64)
+
+    def _drawn(self, start: int, stop: int) -> np.ndarray:
+        return omega(np.arange(self.n_features), stop - start, omega_key(self.seed), start).astype(np.float64)
 
     def signs(self, first: int, n: int) -> np.ndarray:
         """Return the random signs of n documents from number ``first``, (n,)."""
@@ -126,30 +147,53 @@ class DenseSketchPass(SketchPass):
 
 
 class ProjectedPass(Pass):
-    """Base class of passes that project rows onto a basis, with the sizes of the basis for plans.
+    """Base class of passes that multiply rows by a stored matrix, such as a basis, with its sizes for plans.
 
     Attributes
     ----------
     basis : matrix of shape (n_features, rank)
-        An array, or slabs of columns; a field of subclasses, as is its rank.
+        An array, or slabs of columns; a field of subclasses, as is its rank. Subclasses with fields of other names
+        define `projector`.
     rank : int
+    single : bool
+        Whether the matrix is float32: a field of subclasses that may have one, False for all others.
     """
 
     basis: Any
     rank: int
+    single: bool = False
+
+    @property
+    def projector(self) -> tuple[Any, int]:
+        """The matrix, and the number of its columns."""
+        return self.basis, self.rank
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of a value of the matrix."""
+        return 4 if self.single else 8
 
     @property
     def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
+        return n_stored_slabs(self.projector[0])
 
     @property
     def mapped_bytes(self) -> int:
-        return 8 * self.n_features * self.rank
+        return self.value_bytes * self.n_features * self.projector[1]
 
 
 def n_stored_slabs(basis: Any) -> int:
     """Return the number of slabs of columns in which a basis is stored."""
     return len(basis.parts) if isinstance(basis, StoredColumns) else 1
+
+
+def _columns_of(matrix: Any, start: int, stop: int) -> np.ndarray:
+    """Return some columns of a matrix, which may be in slabs; without one, a matrix without rows."""
+    if matrix is None:
+        return np.zeros((0, stop - start), np.float32)
+    parts = matrix.parts if isinstance(matrix, Columns) else (matrix,)
+    whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    return np.asarray(whole if (start, stop) == (0, whole.shape[1]) else whole[:, start:stop].copy())
 
 
 @compiled

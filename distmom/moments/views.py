@@ -35,7 +35,7 @@ from distmom.moments.kernels import (
     scatter,
 )
 from distmom.moments.rows import pieces, project
-from distmom.moments.sketching import DenseSketchPass, omega, omega_key
+from distmom.moments.sketching import DenseSketchPass
 from distmom.moments.small import SmallMoments
 
 
@@ -117,22 +117,11 @@ class ViewSketchPass(DenseSketchPass):
         if not used.n_documents:
             return None
         pairs = weights / (used.sizes * (used.sizes - 1.0))
-        columns = self.columns or slice(0, self.n_columns)
-        first = self.first_column if self.basis is not None else 0
-        basis = self._matrix(self.basis, columns.start - first, columns.stop - first, 0)
-        self._add(sums["sketch"], used, pairs, basis)
+        self._add(sums["sketch"], used, pairs, self.matrix())
         if "noise" in sums and block.weights is None:
             signs = self.signs(block.first, used.n_documents)
-            probes = self._matrix(self.probes, 0, self.n_probes, self.n_columns)
-            self._add(sums["noise"], used, pairs * signs, probes)
+            self._add(sums["noise"], used, pairs * signs, self.probe_matrix())
         return None
-
-    def _matrix(self, matrix: Any, start: int, stop: int, offset: int) -> np.ndarray:
-        """Return some columns of a basis, or of the test matrix, where columns are counted from ``offset``."""
-        if matrix is not None:
-            return np.asarray(self.part_of(matrix, start, stop), np.float64)
-        drawn = omega(np.arange(self.n_features), stop - start, omega_key(self.seed), offset + start)
-        return drawn.astype(np.float64)
 
     def _add(self, out: TallSum, block: RowBlock, weights: np.ndarray, matrix: np.ndarray) -> None:
         products = project(block.rows, self.origin, matrix, PIECE_ROWS)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import Block
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import Rows
 from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.errors import InputError, UsageError
@@ -34,7 +34,7 @@ from distmom.moments.kernels import (
     product_bytes,
     scatter,
 )
-from distmom.moments.sketching import n_stored_slabs
+from distmom.moments.sketching import ProjectedPass
 from distmom.moments.small import SmallMoments
 from distmom.moments.weighting import (
     DocumentWeights,
@@ -50,7 +50,7 @@ POSITIONS = 4
 
 
 @dataclass(frozen=True)
-class WordFourthPass(Pass):
+class WordFourthPass(ProjectedPass):
     """Add up whitened word moments: orders one to three, and the fourth contracted with pairs of directions.
 
     Attributes
@@ -108,14 +108,6 @@ class WordFourthPass(Pass):
     @property
     def name(self) -> str:
         return "fourth"
-
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return (4 if self.single else 8) * self.n_features * self.rank
 
     def working_bytes(self, n_rows: int) -> int:
         k = self.n_states

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import Block
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.engine.sums.tall import TallSum
 from distmom.moments.kernels import (
@@ -31,7 +31,7 @@ from distmom.moments.kernels import (
     product_bytes,
     scatter,
 )
-from distmom.moments.sketching import SketchPass, add_product, n_stored_slabs, omega_key
+from distmom.moments.sketching import ProjectedPass, SketchPass, add_product, omega_key
 from distmom.moments.weighting import MomentKind, block_weights, document_lengths, row_weights, word_values
 from distmom.moments.word_moments import FINISH_ROWS, rule_orders
 
@@ -56,13 +56,10 @@ class WordSketchPass(SketchPass):
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         weights = block_weights(block, self.kind)
-        columns = self.columns or slice(0, self.n_columns)
-        basis = self.part_of(self.basis, columns.start - self.first_column, columns.stop - self.first_column)
-        self._add(sums["sketch"], block, weights.rho2, basis, columns.start)
+        self._add(sums["sketch"], block, weights.rho2, self.basis_part(), self.own_columns.start)
         if "noise" in sums and block.weights is None:
-            probes = self.part_of(self.probes, 0, self.n_probes)
             signs = self.signs(block.first, block.n_documents)
-            self._add(sums["noise"], block, weights.rho2 * signs, probes, self.n_columns)
+            self._add(sums["noise"], block, weights.rho2 * signs, self.probes_part(), self.n_columns)
         sums["mass"] += weights.mass2
         return None
 
@@ -78,7 +75,7 @@ class WordSketchPass(SketchPass):
 
 
 @dataclass(frozen=True)
-class WordMomentsPass(Pass):
+class WordMomentsPass(ProjectedPass):
     """Project the word moments of orders one to three onto a basis.
 
     Attributes
@@ -126,16 +123,8 @@ class WordMomentsPass(Pass):
     def name(self) -> str:
         return "moments"
 
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return (4 if self.single else 8) * self.n_features * self.rank
-
     def working_bytes(self, n_rows: int) -> int:
-        size = 4 if self.single else 8
+        size = self.value_bytes
         # Projected rows, the same in float64, then weighted rows for order two or for order three.
         second = 8 * n_rows * self.rank + 8 * self.rank**2
         third = size * n_rows * self.rank + product_bytes(n_rows, self.rank, size) if self.third else 0
@@ -210,7 +199,7 @@ class WordMomentsPass(Pass):
 
 
 @dataclass(frozen=True)
-class WordSlicesPass(Pass):
+class WordSlicesPass(ProjectedPass):
     """Contract the whitened third word moment with given directions.
 
     Attributes
@@ -252,16 +241,8 @@ class WordSlicesPass(Pass):
     def name(self) -> str:
         return "slices"
 
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return (4 if self.single else 8) * self.n_features * self.rank
-
     def working_bytes(self, n_rows: int) -> int:
-        size = 4 if self.single else 8
+        size = self.value_bytes
         # Projected, whitened and weighted rows, and the factors of the slices.
         rows = n_rows * (self.rank + 2 * self.n_states + self.n_slices)
         wide = 2 * 8 * n_rows * self.n_states * self.kind.distinct

@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from scipy.stats import kstest
 
+from distmom.engine import Columns
 from distmom.errors import UsageError
 from distmom.moments.counter import uniforms
-from distmom.moments.sketching import omega, omega_key
+from distmom.moments.sketching import SketchPass, omega, omega_key
 
 
 def test_omega_rows_do_not_depend_on_who_asks():
@@ -60,3 +64,22 @@ def test_bad_coordinates_are_refused():
         uniforms([3, -1], 2)
     with pytest.raises(UsageError, match="got 2, -1 and 0"):
         uniforms([3], 2, seed=-1)
+
+
+def test_a_pass_multiplies_with_its_columns_of_the_test_matrix_or_of_a_basis():
+    whole = omega(np.arange(9), 8, omega_key(3)).astype(np.float64)
+    basis = np.arange(45.0).reshape(9, 5)
+    sketch = SketchPass(9, n_columns=5, seed=3, n_probes=3)
+    slabs = Columns((basis[:, :2].copy(), basis[:, 2:].copy()))
+    for own in (None, slice(1, 4)):
+        cut = own or slice(0, 5)
+        assert replace(sketch, columns=own).matrix().tobytes() == whole[:, cut].tobytes()
+        for stored in (basis, basis.astype(np.float32), slabs):
+            found = replace(sketch, columns=own, basis=stored).matrix()
+            assert found.dtype == np.float64
+            assert_array_equal(found, basis[:, cut])
+    # A slab of the basis alone, of which the first column has number 2.
+    alone = replace(sketch, basis=slabs.parts[1], first_column=2, columns=slice(2, 5))
+    assert_array_equal(alone.matrix(), basis[:, 2:])
+    assert sketch.probe_matrix().tobytes() == whole[:, 5:].tobytes()
+    assert_array_equal(replace(sketch, probes=basis[:, :3]).probe_matrix(), basis[:, :3])
