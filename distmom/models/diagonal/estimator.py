@@ -50,6 +50,7 @@ from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.steps.basis import unknown_columns
 from distmom.spectral.steps.components import basis_slabs
+from distmom.spectral.steps.em import iterate
 from distmom.spectral.steps.three_views import AlignedViews, load_moments, random_views
 
 #: number of columns up to which all moments are added up, for any partition
@@ -172,13 +173,13 @@ class DiagonalMixture(RowDensity):
         found = self._whole(run, units) if d <= MOST_WHOLE else self._views(run, units)
         out = Diagonals(unknown(d, 2), unknown(k, d), unknown(k, d), unknown(k))
         of, n_floored = run.rows(diagonals_of, units, found, out=(out, unknown()))
-        likelihoods: list[Any] = []
         if self.n_em_iter:
             of = run.rows(started, of, out=of)
-        for _ in range(self.n_em_iter):
-            scanned = run.scan(DiagonalEMPass(d, of=stored_diagonals(run, of), n_components=k))
-            of, likelihood = run.rows(maximise, scanned, of, out=(of, unknown()))
-            likelihoods.append(likelihood)
+
+        def expect(of: Diagonals) -> tuple[Any, ...]:
+            return run.scan(DiagonalEMPass(d, of=stored_diagonals(run, of), n_components=k)), of
+
+        of, likelihoods = iterate(run, of, self.n_em_iter, expect, maximise)
         state: DiagonalState = run.rows(
             diagonal_state, of, found.diagnostics, n_floored, likelihoods, out=unknown()
         )

@@ -51,6 +51,7 @@ from distmom.spectral.steps.contracted import (
     settled_third_moment,
     third_moment_parameter,
 )
+from distmom.spectral.steps.em import iterate
 from distmom.spectral.steps.rank import MOST_COMPONENTS, halves
 from distmom.spectral.steps.row_basis import basis_rank, offset_of, row_basis, takes_whole
 
@@ -228,14 +229,14 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
             )
         out = Gaussians(unknown(d, 1), unknown(k, d), unknown(k), unknown(k))
         of = run.rows(gaussians_of, basis, found, out=out)
-        likelihoods: list[Any] = []
         if self.n_em_iter:
             of = run.rows(widened, of, found, out=of)
-        for _ in range(self.n_em_iter):
+
+        def expect(of: Gaussians) -> tuple[Any, ...]:
             stored = stored_gaussians(run, of, basis.mean)
-            scanned = run.scan(RowEMPass(d, of=stored, n_components=found.n_components))
-            of, likelihood = run.rows(maximise, scanned, of, found, common, out=(of, unknown()))
-            likelihoods.append(likelihood)
+            return run.scan(RowEMPass(d, of=stored, n_components=found.n_components)), of, found, common
+
+        of, likelihoods = iterate(run, of, self.n_em_iter, expect, maximise)
         state: MixtureState = run.rows(mixture_state, basis, found, of, likelihoods, shares, out=unknown())
         return state
 

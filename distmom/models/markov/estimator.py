@@ -31,6 +31,7 @@ from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.saved.layout import array, value
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.steps.basis import range_basis
+from distmom.spectral.steps.em import iterate
 
 FEATURES = {"linear": 1, "squares": 2}
 INITS = ("tensor", "anchors", "clusters")
@@ -234,15 +235,13 @@ class HiddenMarkov(FittedMarkov):
     def _finished(self, run: Run, chain: Chain, notes: Any, fields: dict[str, Any]) -> MarkovState:
         """Make the passes of Baum and Welch, and return the state."""
         d, k, dense = run.corpus.n_words, self.n_components, fields["degree"] > 0
-        logs: list[Any] = []
-        for _ in range(self.n_em_iter):
+
+        def expect(chain: Chain) -> tuple[Any, ...]:
             rows = stored_edges(run, chain, dense, paths=False)
             step = ExpectationPass(d, chain=chain, n_states=k, dense=dense, origin=fields.get("origin"))
-            counts = run.scan(step, rows=rows)
-            chain, log = run.rows(
-                self._fitting.maximised, counts, fields, out=(_unknown_chain(d, k, dense), unknown())
-            )
-            logs.append(log)
+            return run.scan(step, rows=rows), fields
+
+        chain, logs = iterate(run, chain, self.n_em_iter, expect, self._fitting.maximised)
         state: MarkovState = run.rows(_state, chain, notes, logs, out=unknown())
         return state
 

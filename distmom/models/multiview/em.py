@@ -25,6 +25,7 @@ from distmom.moments.rows import view_slices
 from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.scores import scores_by_covariance, whitening_of
+from distmom.spectral.steps.em import iterate
 from distmom.spectral.steps.recovery import Recovery
 from distmom.spectral.steps.three_views import mean_rows
 from distmom.spectral.steps.view_basis import rows_by_view
@@ -109,17 +110,17 @@ def refined(
     d, k = found.deviations.shape
     reads = (basis, run.rows(whitenings, moments, out=unknown()), averages, widths)
     out = Scores(unknown(d, k), unknown(N_GROUPS, k), unknown(k), unknown())
-    likelihoods, corrected = [], None
-    for _ in range(n_iter):
+
+    def expect(found: Conditional) -> tuple[Any, ...]:
         scores = run.rows(scores_of, found, *reads, out=out)
         pass_ = ScoresEMPass(
             d, coefficients=run.put(scores.coefficients), n_components=k, averages=averages,
             offsets=run.put(run.rows(_row_offsets, scores, out=unknown(k))),
         )  # fmt: skip
-        found, likelihood = run.rows(
-            maximised, run.scan(pass_), found, scores.constant, out=(found, unknown())
-        )
-        likelihoods.append(likelihood)
+        return run.scan(pass_), found, scores.constant
+
+    found, likelihoods = iterate(run, found, n_iter, expect, maximised)
+    corrected = None
     if correct:
         scores = run.rows(scores_of, found, *reads, out=out)
         pass_of_shares = ViewSharesPass(

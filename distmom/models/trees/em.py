@@ -20,6 +20,7 @@ from distmom.models.trees.structure import Tree
 from distmom.moments.rows import view_slices
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.scores import scores_by_covariance, whitening_of
+from distmom.spectral.steps.em import iterate
 
 #: least probability of a category or a state
 _LEAST = 1e-15
@@ -90,8 +91,8 @@ def refined(
     """
     (d, k), h = law.deviations.shape, tree.n_hidden
     law = run.rows(started, law, tree, whitenings, averages, widths, out=law)
-    likelihoods: list[float] = []
-    for _ in range(n_iter):
+
+    def expect(law: TreeLaw) -> tuple[Any, ...]:
         scores = run.rows(
             scores_of, law, tree, whitenings, averages, widths,
             out=LeafScores(unknown(d, k), unknown(h, k), unknown()),
@@ -101,10 +102,9 @@ def refined(
             coefficients=run.put(scores.coefficients), offsets=run.put(scores.offsets),
             root=run.put(run.rows(_root, law, out=unknown(k))), transitions=run.put(law.transitions),
         )  # fmt: skip
-        law, likelihood = run.rows(
-            maximised, run.scan(pass_), law, tree, widths, scores.constant, out=(law, unknown())
-        )
-        likelihoods.append(likelihood)
+        return run.scan(pass_), law, tree, widths, scores.constant
+
+    law, likelihoods = iterate(run, law, n_iter, expect, maximised)
     return run.rows(ordered, law, tree, widths, out=law), likelihoods
 
 

@@ -1,0 +1,43 @@
+"""Iterations of expectation and maximisation (EM), each with one pass over the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from distmom.spectral.program.run import Run, unknown
+
+_P = TypeVar("_P")
+
+
+def iterate(
+    run: Run,
+    parameters: _P,
+    n_iter: int,
+    expect: Callable[[_P], tuple[Any, ...]],
+    maximise: Callable[..., tuple[_P, float]],
+) -> tuple[_P, list[float]]:
+    """Return the parameters after some iterations, and the log-likelihood before each.
+
+    Parameters
+    ----------
+    run : Run
+    parameters : object
+        Those before the first iteration. A ledger takes their placeholder for those after every iteration.
+    n_iter : int
+    expect : callable
+        Given parameters, stores what a pass reads of them, makes the pass, and returns the arguments of
+        ``maximise``: the result of the pass, and whatever else it takes.
+    maximise : callable
+        ``maximise(engine, *arguments)`` returns the next parameters, and the log-likelihood of those before.
+
+    Returns
+    -------
+    parameters : object
+    log_likelihoods : list of float
+    """
+    likelihoods = []
+    for _ in range(n_iter):
+        parameters, likelihood = run.rows(maximise, *expect(parameters), out=(parameters, unknown()))
+        likelihoods.append(likelihood)
+    return parameters, likelihoods
