@@ -231,8 +231,7 @@ def rank_few_labels_exhaustively(monkeypatch):
     from distmom.models.multilabel.heads import candidates
 
     for module, name in (
-        (candidates, "ALL_LABELS"), (margin, "MAX_LABELS"), (gate, "MAX_LABELS"),
-        (trials, "ALL_LABELS"), (trials, "MAX_LABELS"),
+        (candidates, "ALL_LABELS"), (trials, "ALL_LABELS"), (margin, "MAX_LABELS"), (gate, "MAX_LABELS"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 20)
     monkeypatch.setattr(candidates, "PER_HEAD", 5)

@@ -51,7 +51,7 @@ from watched import LeftOutError, run_watched
 from distmom.corpus import Corpus
 from distmom.engine import open_executor
 from distmom.evaluate.metrics import RankingSums
-from distmom.models.multilabel.program import HEADS
+from distmom.models.multilabel.variants import HEADS
 from distmom.moments.features import fit_idf, tfidf_rows
 from distmom.ranking import inverse_propensity
 from distmom.simulate import PRESETS, preset, synthesise

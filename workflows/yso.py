@@ -19,7 +19,7 @@ from common import ingest_folder, results, run_model
 
 from distmom.engine import open_executor
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.program import HEADS
+from distmom.models.multilabel.variants import HEADS
 
 
 def main(arguments: list[str] | None = None) -> int:

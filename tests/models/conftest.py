@@ -4,7 +4,7 @@ import pytest
 from helpers import matrices, planted_corpus
 
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.program import HEADS
+from distmom.models.multilabel.variants import HEADS
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ from distmom.engine import Csr, MixedRows
 from distmom.errors import UsageError
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.blend import choose as blend
-from distmom.models.multilabel.heads import chosen_labels
-from distmom.models.multilabel.heads.chosen_labels import columns_of, head_of_labels, of_labels
+from distmom.models.multilabel.heads import columns
+from distmom.models.multilabel.heads.chosen_labels import of_labels
+from distmom.models.multilabel.heads.columns import columns_of
 from distmom.models.multilabel.heads.heads import MIN_ROWS, GateHead, SparseHead
 from distmom.models.multilabel.heads.neighbor_heads import SketchNeighbors, unit_rows
 from distmom.predict import predict_corpus
@@ -83,7 +84,7 @@ def test_neighbors_in_the_sketch_vote_for_chosen_labels(planted):
     query = SimpleNamespace(sketch=rng.standard_normal((30, 6)).astype(np.float32))
     scores, found = np.zeros((30, 12), np.float32), np.zeros((30, 3), np.float32)
     head.add_scores(query, 1.0, scores)
-    head_of_labels(head, IDS).add_scores(query, 1.0, found)
+    head.of_labels(IDS).add_scores(query, 1.0, found)
     np.testing.assert_array_equal(found, scores[:, IDS])
     assert found.max() > 0
 
@@ -99,20 +100,20 @@ def test_dense_rows_of_sparse_weights_keep_their_columns():
     features = csr_array(random_array((25, 40), density=0.2, rng=rng, dtype=np.float32))
     query = SimpleNamespace(features=features)
     found = np.zeros((25, 3), np.float32)
-    head_of_labels(head, IDS).add_scores(query, 1.0, found)
+    head.of_labels(IDS).add_scores(query, 1.0, found)
     expected = np.hstack([features.toarray(), np.ones((25, 1))]) @ w[:, IDS]
     np.testing.assert_allclose(found, expected, atol=1e-5)
     gate = GateHead(head.weights, power=0.5)
     scores = rng.uniform(0.1, 1.0, (25, 12)).astype(np.float32)
     own = np.ascontiguousarray(scores[:, IDS])
     gate.multiply(query, scores)
-    head_of_labels(gate, IDS).multiply(query, own)
+    gate.of_labels(IDS).multiply(query, own)
     np.testing.assert_allclose(own, scores[:, IDS], rtol=1e-6)
 
 
 @pytest.mark.parametrize("piece_entries", [1, 7, 1 << 22])
 def test_columns_of_a_sparse_matrix(piece_entries, monkeypatch):
-    monkeypatch.setattr(chosen_labels, "PIECE_ENTRIES", piece_entries)
+    monkeypatch.setattr(columns, "PIECE_ENTRIES", piece_entries)
     rng = np.random.default_rng(1)
     matrix = csr_array(random_array((30, 12), density=0.2, rng=rng, dtype=np.float32)).tolil()
     matrix[[0, 4, 5, 29]] = 0

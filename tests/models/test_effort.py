@@ -12,10 +12,9 @@ from distmom.evaluate.evaluation import evaluate_corpus
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import program as fitting
 from distmom.models.multilabel import trials
-from distmom.models.multilabel.assembly import DEFAULT_VARIANTS
-from distmom.models.multilabel.classifiers.margin import cost_name
 from distmom.models.multilabel.effort import EFFORTS, NORMAL
 from distmom.models.multilabel.folds import held_out
+from distmom.models.multilabel.variants import alone
 from distmom.spectral.capabilities import Capability
 
 
@@ -105,7 +104,7 @@ def test_high_tries_more(fitted):
 
 def test_every_effort_has_the_default_cost_and_ascending_ones():
     for effort in EFFORTS.values():
-        assert DEFAULT_VARIANTS["svm"] in {f"svm-{cost_name(cost)}" for cost in effort.costs}
+        assert alone("svm").cost in effort.costs
         assert list(effort.costs) == sorted(set(effort.costs))
 
 
@@ -122,10 +121,9 @@ def test_the_time_of_a_plan_counts_the_heads_of_the_effort(effort, corpus, monke
     plan = MultiLabelMoM(4, effort=effort).plan(corpus, n_workers=1)
     assert plan.total_seconds.low > 0.0
     own = EFFORTS[effort]
-    n_dense = fitting.n_dense_heads(corpus, 4, own)
-    n_heads = n_dense + (2 if own.has_states else 0)
-    assert len(tried[0].heads) == n_heads
-    assert n_heads == {"low": 10, "normal": 14, "high": 15}[effort]
+    names = [variant.name for variant in fitting.tried_variants(corpus, 4, own)]
+    assert [name for name, _ in tried[0].heads] == names
+    assert len(names) == {"low": 10, "normal": 14, "high": 15}[effort]
 
 
 def test_held_out_documents_of_large_corpora_are_capped():

@@ -20,7 +20,6 @@ from distmom.models.multilabel.blend.objective import Objective
 from distmom.models.multilabel.classifiers import margin
 from distmom.models.multilabel.classifiers.margin import frequent_labels
 from distmom.models.multilabel.heads import candidates
-from distmom.models.multilabel.heads.chosen_labels import head_of_labels
 from distmom.models.multilabel.heads.heads import SLOPE, FrequentHead
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 
@@ -110,10 +109,10 @@ def test_scores_are_probabilities_of_frequent_labels_alone(head):
     assert_allclose(found, expected, rtol=1e-5)
     chosen = np.array([11, 2, 7, 0], np.int32)
     own = np.full((25, 4), 3.0, np.float32)
-    head_of_labels(frequent, chosen).add_scores(query, 2.0, own)
+    frequent.of_labels(chosen).add_scores(query, 2.0, own)
     assert_allclose(own, expected[:, chosen], rtol=1e-5)
     none = np.zeros((25, 2), np.float32)
-    head_of_labels(frequent, np.array([2, 0], np.int32)).add_scores(query, 2.0, none)
+    frequent.of_labels(np.array([2, 0], np.int32)).add_scores(query, 2.0, none)
     assert not none.any()
 
 

@@ -13,8 +13,8 @@ from distmom.lanes import LANES
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.classifiers import margin
 from distmom.models.multilabel.classifiers.descent import fit_margin, fit_margins
-from distmom.models.multilabel.classifiers.margin import COSTS
 from distmom.models.multilabel.classifiers.margin_solver import batch_weights
+from distmom.models.multilabel.variants import COSTS
 from distmom.moments.features import tfidf_rows
 
 

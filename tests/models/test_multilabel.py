@@ -15,7 +15,7 @@ from distmom.models import MultiLabelMoM
 from distmom.models.multilabel import program as fitting
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.folds import held_out
-from distmom.models.multilabel.program import HEADS
+from distmom.models.multilabel.variants import HEADS
 
 
 def one_of_top(model, X, Y, k=1):

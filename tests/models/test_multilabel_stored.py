@@ -13,7 +13,7 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import PassDone
 from distmom.errors import StoreError, UsageError
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.program import HEADS
+from distmom.models.multilabel.variants import HEADS
 from distmom.spectral.saved.artifact import MODEL
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from distmom.models.multilabel.blend.choice import Choice
 from distmom.models.multilabel.blend.companions import companion_shares
 from distmom.models.multilabel.blend.objective import MEAN
 from distmom.models.multilabel.blend.reranking import Reranker
-from distmom.models.multilabel.classifiers.margin import MarginFit
+from distmom.models.multilabel.classifiers.margin import MarginFit, cost_name
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads.candidates import stored_scorer
 from distmom.models.multilabel.heads.features import Features
@@ -42,6 +42,16 @@ from distmom.models.multilabel.heads.regression import (
 )
 from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.models.multilabel.latent.states import States, StateSettings
+from distmom.models.multilabel.recipe import Recipe, recipe_of
+from distmom.models.multilabel.variants import (
+    FREQUENT,
+    GATE,
+    INDEX,
+    VARIANTS,
+    Variant,
+    Votes,
+    named,
+)
 from distmom.moments.features import fit_idf
 from distmom.spectral.program.run import unknown
 from distmom.spectral.steps.recovery import WHOLE_BYTES
@@ -51,12 +61,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: variants that the names of heads stand for where no blend is chosen
-DEFAULT_VARIANTS = {"ridge": "ridge-0.03", "neighbors": "neighbors-75-3", "svm": "svm-0.3"}
-#: heads of the latent states
-STATE_HEADS = ("posterior", "moment")
-RIDGE_PENALTIES = (0.01, 0.03, 0.1)
-NEIGHBOR_VARIANTS = ((40, 3.0), (75, 3.0), (75, 4.0))
+#: name of the sum of heads with sparse weights
+SPARSE = "sparse"
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ class HeadSettings:
     Attributes
     ----------
     head : str
-        One of `HEADS`.
+        One of `distmom.models.multilabel.variants.HEADS`.
     n_components : int
         Rank of the sketch.
     n_residual_passes : int
@@ -124,6 +130,19 @@ class Parts:
     gate: MarginFit | None = None
     frequent: MarginFit | None = None
 
+    def suffice_for(self, variant: Variant) -> bool:
+        """Whether all parts that a variant is made of were fitted."""
+        states = self.states if isinstance(self.states, States) else None
+        known = {
+            **vars(self),
+            "rows": None if self.ridge is None else self.ridge[1].rows,
+            "states": states,
+            "moments": None if states is None else states.label_states,
+        }
+        if self.margins is not None and variant.cost is not None:
+            return cost_name(variant.cost) in self.margins.weights
+        return all(known[part] is not None for part in variant.parts)
+
 
 @dataclass(frozen=True)
 class FittedHeads:
@@ -163,60 +182,27 @@ class Offer:
     Attributes
     ----------
     names : list of str
-    groups : dict of str to str
-        Group of each head; at most one variant of a group is chosen.
+        Names of variants.
     stored : Scorer
         The scorer of all heads, with its large arrays stored for workers.
     """
 
     names: list[str]
-    groups: dict[str, str]
     stored: Scorer
 
 
 def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection) -> Offer:
     """Return the heads that ``auto`` chooses from, made from parts fitted without the held-out documents."""
     assert parts.features is not None
-    assert parts.linear is not None
-    assert parts.index is not None
+    basis = None if parts.ridge is None else np.asarray(parts.ridge[0][0].load())
     heads: dict[str, Head] = {}
-    groups: dict[str, str] = {}
-    limits = settings.limits
-
-    def add(name: str, group: str, head: Head) -> None:
-        heads[name], groups[name] = head, group
-
-    basis = None
-    if parts.ridge is not None:
-        (stored, _), ridge = parts.ridge
-        basis = np.asarray(stored.load())
-        for penalty in RIDGE_PENALTIES:
-            add(f"ridge-{penalty:g}", "ridge", ridge.head(penalty))
-        if ridge.rows is not None:
-            add("sketch-neighbors", "sketch", _sketch_neighbors(ridge, parts.index, rest))
-    add(
-        "centroid",
-        "centroid",
-        sparse_head(engine, (centroid_terms(engine, parts.features), 1.0), limits=limits),
-    )
-    add("linear", "linear", sparse_head(engine, (parts.linear.terms, 1.0), limits=limits))
-    if parts.margins is not None:
-        for cost, margins in parts.margins.weights.items():
-            add(f"svm-{cost}", "svm", SparseHead(margins))
-    if parts.gate is not None:
-        add("gate", "gate", _gate(parts.gate, 1.0))
-    if parts.frequent is not None:
-        add("frequent", "frequent", _frequent(parts.frequent, 1.0))
-    for n, power in sorted(NEIGHBOR_VARIANTS, reverse=True):
-        add(f"neighbors-{n}-{power:g}", "neighbors", replace(parts.index, n_neighbors=n, power=power))
-    add("best-cosine", "best", replace(parts.index, n_neighbors=75, power=3.0, factor=0.0, best=1.0))
-    if isinstance(parts.states, States):
-        for name, head in _state_heads(parts.states).items():
-            add(name, name, head)
+    for variant in VARIANTS:
+        if parts.suffice_for(variant):
+            heads[variant.name] = _head(engine, parts, variant, 1.0, settings.limits, rest)
     scorer = Scorer(
         engine.corpus.n_labels, parts.features.idf, tuple(heads.items()), (1.0,) * len(heads), basis=basis
     )
-    return Offer(list(heads), groups, stored_scorer(engine, scorer))
+    return Offer(list(heads), stored_scorer(engine, scorer))
 
 
 def assemble(
@@ -248,50 +234,9 @@ def assemble(
 
 def with_companions(reranker: Reranker, heads: Mapping[str, Head]) -> Reranker:
     """Return a reranker with the companions of labels in all documents of a model."""
-    index = heads["neighbors"]
+    index = heads[INDEX]
     assert isinstance(index, NeighborsHead)
     return replace(reranker, companions=companion_shares(index.labels, index.alive))
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Which heads a model has.
-
-    Attributes
-    ----------
-    inputs : tuple of str
-        Names of the variants of heads whose scores are used one by one: by a stack, or by a reranker and the sum
-        that it ranks again. Empty for a weighted sum alone.
-    weights : dict of str to float
-        Weights of the heads of a sum; empty where there are inputs.
-    """
-
-    inputs: tuple[str, ...]
-    weights: dict[str, float]
-
-    @classmethod
-    def of_inputs(cls, names: Iterable[str], reranker: Reranker | None) -> Recipe:
-        """Return the recipe of heads whose scores are combined, and of those that a reranker uses too."""
-        further = () if reranker is None else reranker.inputs
-        return cls(tuple(dict.fromkeys([*names, *further])), {})
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the variants of heads."""
-        return self.inputs or tuple(self.weights)
-
-    def has(self, *prefixes: str) -> bool:
-        """Whether a name begins with one of the prefixes."""
-        return any(name.startswith(prefixes) for name in self.names)
-
-
-def recipe_of(weights: dict[str, float] | None, choice: Choice | None) -> Recipe:
-    """Return the heads of a choice, or those of given weights."""
-    if choice is not None and choice.is_stacked:
-        return Recipe.of_inputs((each.name for each in choice.stack.inputs), choice.reranker)
-    if choice is not None and choice.reranker is not None:
-        return Recipe.of_inputs(choice.weights, choice.reranker)
-    return Recipe((), dict(choice.weights if choice is not None else weights or {}))
 
 
 def heads_of(
@@ -303,73 +248,106 @@ def heads_of(
     heads whose scores are inputs, variants with the same arrays share one.
     """
     is_sum = not recipe.inputs
-    weights = recipe.weights if is_sum else dict.fromkeys(recipe.inputs, 1.0)
     heads: dict[str, Head] = {}
     sparse: dict[str, list[tuple[Sequence[Term], float]]] = {}
-    votes: dict[str, float] = {}
-    states = {}
-    if isinstance(parts.states, States) and recipe.has(*STATE_HEADS):
-        states = _state_heads(parts.states)
-    for name, weight in weights.items():
-        family, _, variant = name.partition("-")
-        if name == "centroid" and parts.features is not None:
-            of_labels = centroid_terms(engine, parts.features)
-            sparse.setdefault("sparse" if is_sum else name, []).append((of_labels, weight))
-        elif name == "linear" and parts.linear is not None:
-            sparse.setdefault("sparse" if is_sum else name, []).append((parts.linear.terms, weight))
-        elif family == "svm" and parts.margins is not None:
-            # In a sum it is alone: costs are chosen for a stack only.
-            heads[family] = SparseHead(parts.margins.weights[variant])
-        elif family == "ridge" and parts.ridge is not None:
-            head, factor = parts.ridge[1].head(float(variant)), np.float32(weight)
-            heads[family] = RidgeHead(head.coefficients * factor, head.intercept * factor)
-        elif name == "sketch-neighbors" and parts.ridge is not None and parts.index is not None:
-            heads[name] = replace(_sketch_neighbors(parts.ridge[1], parts.index, None), factor=weight)
-        elif family in ("neighbors", "best") and parts.index is not None:
-            votes[name] = weight
-            heads["neighbors"] = _votes(parts.index, votes) if is_sum else parts.index
-        elif name == "gate" and parts.gate is not None:
-            heads[name] = _gate(parts.gate, weight)
-        elif name == "frequent" and parts.frequent is not None:
-            heads[name] = _frequent(parts.frequent, weight)
-        elif name in states:
-            heads[name] = replace(states[name], factor=weight)
+    votes: list[tuple[Votes, float]] = []
+    for name in recipe.names:
+        variant, weight = named(name), recipe.weights[name] if is_sum else 1.0
+        if not parts.suffice_for(variant):
+            continue
+        terms = _terms(engine, parts, variant)
+        if terms is not None:
+            sparse.setdefault(SPARSE if is_sum else name, []).append((terms, weight))
+        elif variant.votes is not None:
+            votes.append((variant.votes, weight))
+            heads[variant.head] = _voting(parts, *votes) if is_sum else _voting(parts)
+        else:
+            heads[variant.head] = _head(engine, parts, variant, weight, limits)
     for name, own in sparse.items():
         heads[name] = sparse_head(engine, *own, limits=limits)
     opened: dict[str, Head] = transform_fields(heads, opened_array)
     return opened
 
 
-def _gate(fit: MarginFit, power: float) -> GateHead:
-    return GateHead(next(iter(fit.weights.values())), power)
+def _head(
+    engine: Engine,
+    parts: Parts,
+    variant: Variant,
+    weight: float,
+    limits: WeightLimits,
+    selection: Selection | None = None,
+) -> Head:
+    """Return the head of a variant, multiplied by a weight.
+
+    ``selection`` are the documents whose rows of the sketch are known, all by default.
+    """
+    terms = _terms(engine, parts, variant)
+    if terms is not None:
+        return sparse_head(engine, (terms, weight), limits=limits)
+    if variant.votes is not None:
+        return _voting(parts, (variant.votes, weight))
+    if "states" in variant.parts:
+        return _state_head(parts, variant, weight)
+    if "rows" in variant.parts:
+        return replace(_sketch_neighbors(parts, selection), factor=weight)
+    if "ridge" in variant.parts:
+        assert parts.ridge is not None
+        head, factor = parts.ridge[1].head(variant.numbers[0]), np.float32(weight)
+        return RidgeHead(head.coefficients * factor, head.intercept * factor)
+    if variant.kind == GATE:
+        assert parts.gate is not None
+        return GateHead(parts.gate.only, weight)
+    if variant.kind == FREQUENT:
+        assert parts.frequent is not None
+        return FrequentHead(parts.frequent.only, np.array(parts.frequent.labels, np.int32), weight)
+    assert parts.margins is not None
+    assert variant.cost is not None
+    # In a sum it is alone: costs are chosen for a stack only.
+    return SparseHead(parts.margins.weights[cost_name(variant.cost)])
 
 
-def _frequent(fit: MarginFit, factor: float) -> FrequentHead:
-    (weights,) = fit.weights.values()
-    return FrequentHead(weights, np.array(fit.labels, np.int32), factor)
+def _terms(engine: Engine, parts: Parts, variant: Variant) -> Sequence[Term] | None:
+    """Return matrices that add up to the sparse weights of a variant; None for heads of other kinds."""
+    if "features" in variant.parts and parts.features is not None:
+        return centroid_terms(engine, parts.features)
+    if "linear" in variant.parts and parts.linear is not None:
+        return parts.linear.terms
+    return None
 
 
-def _sketch_neighbors(ridge: RidgeFit, index: NeighborsHead, selection: Selection | None) -> SketchNeighbors:
-    labels = index.labels
+def _voting(parts: Parts, *weighted: tuple[Votes, float]) -> NeighborsHead:
+    """Return one head for the weighted votes and largest cosines of one index; its own votes without any."""
+    assert parts.index is not None
+    if not weighted:
+        return parts.index
+    # The largest cosine does not depend on the number of neighbours with votes.
+    first = max((votes for votes, _ in weighted), key=lambda votes: votes.factor)
+    return replace(
+        parts.index, n_neighbors=first.n_neighbors, power=first.power,
+        factor=sum(weight * votes.factor for votes, weight in weighted),
+        best=sum(weight * votes.best for votes, weight in weighted),
+    )  # fmt: skip
+
+
+def _sketch_neighbors(parts: Parts, selection: Selection | None) -> SketchNeighbors:
+    assert parts.ridge is not None
+    assert parts.index is not None
+    labels = parts.index.labels
     if selection is not None:
-        whole = index.labels.to_scipy()
+        whole = labels.to_scipy()
         rows = np.flatnonzero(selection.mask(0, whole.shape[0]))
         labels = Csr.of(csr_array(whole[rows]), np.uint8)
-    return sketch_neighbors(ridge, labels)
+    return sketch_neighbors(parts.ridge[1], labels)
 
 
-def _state_heads(states: States) -> dict[str, StateHead]:
+def _state_head(parts: Parts, variant: Variant, weight: float) -> StateHead:
+    states = parts.states
+    assert isinstance(states, States)
     stored = states.log_topics
     log_topics = stored.parts[0] if len(stored.parts) == 1 else stored
-    log_weights = np.log(states.weights)
-    posterior, moment = STATE_HEADS
-    by_name = {posterior: states.label_posteriors.T}
-    if states.label_states is not None:
-        by_name[moment] = states.label_states.T
-    return {
-        name: StateHead(log_topics, log_weights, labels, ranked=rank_labels(labels))
-        for name, labels in by_name.items()
-    }
+    moments = states.label_states if "moments" in variant.parts else states.label_posteriors
+    assert moments is not None
+    return StateHead(log_topics, np.log(states.weights), moments.T, weight, rank_labels(moments.T))
 
 
 def opened_array(leaf: Any) -> Any:
@@ -380,13 +358,3 @@ def opened_array(leaf: Any) -> Any:
         return leaf
     array = leaf.load()
     return array if array.nbytes > WHOLE_BYTES else np.array(array)
-
-
-def _votes(index: NeighborsHead, weights: dict[str, float]) -> NeighborsHead:
-    """Return one head for the weighted votes and best cosines of one index."""
-    votes = next((name for name in weights if name.startswith("neighbors")), None)
-    best = weights.get("best-cosine", 0.0)
-    if votes is None:
-        return replace(index, n_neighbors=75, power=3.0, factor=0.0, best=best)
-    _, n, power = votes.split("-")
-    return replace(index, n_neighbors=int(n), power=float(power), factor=weights[votes], best=best)

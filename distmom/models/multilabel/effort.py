@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distmom.models.multilabel.classifiers.descent import TOLERANCE
-from distmom.models.multilabel.classifiers.margin import COSTS
+from distmom.models.multilabel.variants import COSTS
 
 
 @dataclass(frozen=True)

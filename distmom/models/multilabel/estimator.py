@@ -35,11 +35,12 @@ from distmom.models.multilabel.latent.corpus_topics import (
 from distmom.models.multilabel.latent.reader import LatentReader
 from distmom.models.multilabel.latent.states import StateSettings, check_size
 from distmom.models.multilabel.prediction import LabelPredictor
-from distmom.models.multilabel.program import HEADS, fit_heads
+from distmom.models.multilabel.program import fit_heads
 from distmom.models.multilabel.stored import LatentStates, MultiLabelState, scorer_of, state_of
 from distmom.models.multilabel.targets import TARGET_TYPE, TARGETS, checked_targets, first_names, label_type
 from distmom.models.multilabel.updates.kept_sums import KeptSums, check_kept
 from distmom.models.multilabel.updates.updatable import Updatable
+from distmom.models.multilabel.variants import HEADS, STATE_HEADS
 from distmom.moments.features import FEATURES
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
@@ -279,7 +280,7 @@ class MultiLabelMoM(
                 f"objective={self.objective!r}: expected propensity=0, as the exponent is chosen, got "
                 f"propensity={self.propensity:g}"
             )
-        if self.head in ("moment", "posterior"):
+        if self.head in STATE_HEADS:
             if self.keep_sums:
                 raise UsageError(
                     f"keep_sums: expected False with head={self.head!r}, whose latent states are not updated"
@@ -419,7 +420,7 @@ class MultiLabelMoM(
 
     def n_states_for(self, n_documents: int) -> int:
         """Return the number of latent states that are fitted to ``n_documents`` documents."""
-        if self.head in ("moment", "posterior"):
+        if self.head in STATE_HEADS:
             return self.n_components
         return max(1, min(self.n_components, AUTO_STATES, math.isqrt(n_documents)))
 
@@ -444,7 +445,7 @@ class MultiLabelMoM(
     def state_settings(self, k: int) -> StateSettings:
         """Return the settings with which k latent states are fitted."""
         kind = MomentKind(self.moments, self.weighting, binary=True, length_scale=self.length_scale)
-        needed = self.head in ("moment", "posterior")
+        needed = self.head in STATE_HEADS
         return StateSettings(
             n_states=k,
             kind=kind,

@@ -23,10 +23,10 @@ from distmom.models.multilabel.blend.choice import Choice, repeated_share
 from distmom.models.multilabel.blend.choose import choose_blend
 from distmom.models.multilabel.blend.companions import companion_shares
 from distmom.models.multilabel.blend.objective import MEAN, corpus_propensity, weighs_propensity
-from distmom.models.multilabel.blend.weighted_sum import FREQUENT
 from distmom.models.multilabel.classifiers.margin import frequent_labels
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads.candidates import read_scores
+from distmom.models.multilabel.variants import FREQUENT, family_of
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def blend_inputs(engine: Engine, folds: Sequence[Fold], objective: str = MEAN) -
     return {
         "names": names,
         "rows": rows,
-        "groups": {name: folds[0].offered.groups[name] for name in names},
+        "groups": {name: family_of(name) for name in names},
         "metric": objective,
         "inverse": corpus_propensity(engine.corpus) if weighs else None,
         "frequency": (np.array(fitted), np.array(n_fitted, float)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -11,17 +12,12 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Csr, Engine, Selection, StoredArray
 from distmom.errors import NumericalError
 from distmom.models.multilabel.assembly import (
-    DEFAULT_VARIANTS,
-    NEIGHBOR_VARIANTS,
-    RIDGE_PENALTIES,
-    STATE_HEADS,
     FittedHeads,
     HeadSettings,
     Offer,
     Parts,
     assemble,
     offer,
-    recipe_of,
 )
 from distmom.models.multilabel.blend.choice import Choice
 from distmom.models.multilabel.blend.objective import corpus_propensity, weighs_propensity
@@ -29,7 +25,6 @@ from distmom.models.multilabel.classifiers.gate import fit_gate, tries_gate
 from distmom.models.multilabel.classifiers.margin import (
     FREQUENT_COST,
     MarginFit,
-    cost_name,
     fit_margins,
     frequent_labels,
     tries_margin,
@@ -49,11 +44,12 @@ from distmom.models.multilabel.heads.regression import (
     sketch_basis,
 )
 from distmom.models.multilabel.latent.states import extend_states, fit_states
+from distmom.models.multilabel.recipe import recipe_of
 from distmom.models.multilabel.trials import choice_seconds, gate_seconds, margin_seconds, scoring_seconds
 from distmom.models.multilabel.updates.kept_sums import kept_sums
+from distmom.models.multilabel.variants import STATE_HEADS, VARIANTS, Variant, alone, costs_of, needs
 from distmom.spectral.program.run import Run, unknown
 
-HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors", "svm")
 #: least share of held-out documents in the corpus for which, after the choice, they are added to the states, and
 #: the gate is fitted to them too
 REFIT_SHARE = 0.05
@@ -76,13 +72,28 @@ def searches_sketch(corpus: Corpus | MemoryCorpus, effort: Effort) -> bool:
     return effort.has_sketch_neighbors and corpus.n_documents <= SKETCH_NEIGHBORS_ROWS
 
 
-def n_dense_heads(corpus: Corpus | MemoryCorpus, n_components: int, effort: Effort = NORMAL) -> int:
-    """Return the number of heads tried by ``auto`` that score every label: all but those of the latent states."""
-    n_ridge = len(RIDGE_PENALTIES) + effort.has_sketch_neighbors if tries_ridge(corpus, n_components) else 0
-    n_margins = (
-        len(effort.costs) if tries_margin(corpus) else tries_gate(corpus) + bool(frequent_labels(corpus))
+def tried_variants(
+    corpus: Corpus | MemoryCorpus, n_components: int, effort: Effort = NORMAL
+) -> tuple[Variant, ...]:
+    """Return the variants of heads that ``auto`` tries: those whose parts it fits."""
+    ridge = tries_ridge(corpus, n_components)
+    fitted = {
+        "features": True,
+        "linear": True,
+        "index": True,
+        "ridge": ridge,
+        "rows": ridge and searches_sketch(corpus, effort),
+        "margins": tries_margin(corpus),
+        "gate": tries_gate(corpus),
+        "frequent": bool(frequent_labels(corpus)),
+        "states": effort.has_states,
+        "moments": effort.has_states,
+    }
+    return tuple(
+        each
+        for each in VARIANTS
+        if all(fitted[part] for part in each.parts) and (each.cost is None or each.cost in effort.costs)
     )
-    return n_ridge + n_margins + len(("centroid", "linear", "best-cosine")) + len(NEIGHBOR_VARIANTS)
 
 
 def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
@@ -95,7 +106,7 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
     """
     if settings.head != "auto":
         weights = weights_of(settings.head)
-        parts = fit_parts(run, settings, None, set(weights))
+        parts = fit_parts(run, settings, None, [alone(settings.head)])
         return _assembled(run, settings, parts, weights, None)
     selections = folds_of(run.corpus, settings.seed, settings.effort)
     chosen = selections[0]
@@ -113,16 +124,15 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
 
 def score_fold(choosing: Run, settings: HeadSettings, chosen: Selection) -> tuple[Parts, Fold]:
     """Fit all parts to the documents outside a fold, and score those of the fold."""
-    effort, rest = settings.effort, replace(chosen, heldout=False)
+    rest = replace(chosen, heldout=False)
     corpus = choosing.corpus
     parts = fit_parts(choosing, settings, rest, None)
-    offered = choosing.rows(offer, settings, parts, rest, out=Offer(unknown(), unknown(), unknown()))
+    offered = choosing.rows(offer, settings, parts, rest, out=Offer(unknown(), unknown()))
     pass_, n_documents = scoring_pass(corpus, settings, chosen), corpus.n_documents
-    ridge = tries_ridge(corpus, settings.n_components)
     scoring = partial(
-        scoring_seconds, pass_=pass_, n_documents=n_documents, rank=settings.n_components if ridge else None,
-        n_sketched=n_documents if searches_sketch(corpus, effort) else 0, n_states=settings.states.n_states,
-        gate=tries_gate(corpus), n_costs=len(effort.costs), n_frequent=len(frequent_labels(corpus)),
+        scoring_seconds, pass_=pass_, tried=tried_variants(corpus, settings.n_components, settings.effort),
+        n_documents=n_documents, rank=settings.n_components, n_states=settings.states.n_states,
+        n_frequent=len(frequent_labels(corpus)),
     )  # fmt: skip
     if weighs_propensity(settings.objective):
         pass_ = replace(pass_, inverse=choosing.put(corpus_propensity(corpus)))
@@ -131,14 +141,14 @@ def score_fold(choosing: Run, settings: HeadSettings, chosen: Selection) -> tupl
 
 def scoring_pass(corpus: Corpus | MemoryCorpus, settings: HeadSettings, chosen: Selection) -> CandidatesPass:
     """Return the pass that scores the held-out documents, without its scorer."""
-    n_dense = n_dense_heads(corpus, settings.n_components, settings.effort)
-    n_heads = n_dense + (len(STATE_HEADS) if settings.effort.has_states else 0)
-    return candidates_pass(corpus, chosen, n_dense, n_heads, N_RANDOM if frequent_labels(corpus) else 0)
+    tried = tried_variants(corpus, settings.n_components, settings.effort)
+    n_dense = sum("states" not in each.parts for each in tried)
+    return candidates_pass(corpus, chosen, n_dense, len(tried), N_RANDOM if frequent_labels(corpus) else 0)
 
 
 def weights_of(head: str) -> dict[str, float]:
     """Return the weights of a model whose head is not chosen."""
-    return {DEFAULT_VARIANTS.get(head, head): 1.0}
+    return {alone(head).name: 1.0}
 
 
 def _assembled(
@@ -159,35 +169,29 @@ def _with_sums(
 
 
 def fit_parts(
-    run: Run, settings: HeadSettings, selection: Selection | None, wanted: set[str] | None
+    run: Run, settings: HeadSettings, selection: Selection | None, wanted: Collection[Variant] | None
 ) -> Parts:
-    """Fit the parts that the wanted heads need (all heads if None) to the selected documents."""
-
-    def needs(*prefixes: str) -> bool:
-        return wanted is None or any(name.startswith(prefixes) for name in wanted)
-
+    """Fit the parts that the wanted variants need (all that ``auto`` tries if None) to the selected documents."""
+    tried = tried_variants(run.corpus, settings.n_components, settings.effort) if wanted is None else wanted
     features = ridge = linear = index = margins = gate = frequent = None
-    if needs("ridge", "linear", "centroid", "neighbors", "best", "sketch", "svm"):
+    if any("states" not in each.parts for each in tried):
         features = fit_features(run, settings.features, selection)
     required = settings.head in STATE_HEADS
     states = None
     if required or settings.effort.has_states:
         states = run.attempt(fit_states, settings.states, selection, required=required)
     if features is not None:
-        if needs("ridge", "sketch") and (wanted or tries_ridge(run.corpus, settings.n_components)):
+        if needs(tried, "ridge"):
             ridge = _fit_sketch(run, settings, features)
-        if needs("linear"):
+        if needs(tried, "linear"):
             linear = fit_linear(run, features, settings.n_residual_passes, settings.limits)
-        if needs("neighbors", "best", "sketch") or (settings.keep_sums and needs("svm")):
+        if needs(tried, "index") or (settings.keep_sums and needs(tried, "margins")):
             index = fit_neighbors(run, features)
-        if needs("svm") and (wanted or tries_margin(run.corpus)):
-            costs = settings.effort.costs
-            if wanted is not None:
-                costs = tuple(c for c in costs if f"svm-{cost_name(c)}" in wanted)
-            margins = _fit_margins(run, settings, features, selection, costs)
-        if linear is not None and wanted is None and tries_gate(run.corpus):
+        if needs(tried, "margins"):
+            margins = _fit_margins(run, settings, features, selection, costs_of(tried))
+        if linear is not None and needs(tried, "gate"):
             gate = _fit_gate(run, settings, features, linear, selection)
-        if wanted is None and frequent_labels(run.corpus):
+        if needs(tried, "frequent"):
             frequent = _fit_frequent(run, settings, features, selection)
     return Parts(features, states, ridge, linear, index, margins, gate, frequent)
 
@@ -201,8 +205,8 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
     """
     assert known.features is not None
 
-    def chose(*prefixes: str) -> bool:
-        return recipe_of(None, choice).has(*prefixes)
+    def chose(part: str) -> bool:
+        return recipe_of(None, choice).needs(part)
 
     features, added = extend_features(run, known.features, chosen)
     linear = ridge = None
@@ -211,7 +215,7 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
             lambda: chose("linear"), extend_linear, known.linear, features, added, otherwise=None
         )
     if known.ridge is not None:
-        ridge = run.when(lambda: chose("ridge", "sketch"), extend_ridge, known.ridge, added, otherwise=None)
+        ridge = run.when(lambda: chose("ridge"), extend_ridge, known.ridge, added, otherwise=None)
     states = known.states
     if extends_states(run.corpus, settings.seed, settings.effort):
         fitted = not isinstance(states, NumericalError)
@@ -219,7 +223,9 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
     index = run.rows(_with_all_documents, known.index, out=unknown())
     margins = known.margins
     if margins is not None and settings.effort.refits_margins:
-        margins = run.when(lambda: chose("svm"), _refit_margins, settings, features, choice, otherwise=None)
+        margins = run.when(
+            lambda: chose("margins"), _refit_margins, settings, features, choice, otherwise=None
+        )
     gate = known.gate
     refits_gate = settings.effort.refits_margins and chosen.fraction >= REFIT_SHARE
     if gate is not None and known.linear is not None and refits_gate:
@@ -235,7 +241,7 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
 
 
 def _refit_margins(run: Run, settings: HeadSettings, features: Features, choice: Choice) -> MarginFit:
-    costs = run.rows(_chosen_costs, choice, settings.effort.costs, out=unknown())
+    costs = run.rows(_chosen_costs, choice, out=unknown())
     return _fit_margins(run, settings, features, None, costs)
 
 
@@ -278,8 +284,8 @@ def _fit_gate(
     )
 
 
-def _chosen_costs(engine: Engine, choice: Choice, costs: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(cost for cost in costs if f"svm-{cost_name(cost)}" in choice.weights)
+def _chosen_costs(engine: Engine, choice: Choice) -> tuple[float, ...]:
+    return costs_of(recipe_of(None, choice).variants)
 
 
 def _with_all_documents(engine: Engine, index: NeighborsHead) -> NeighborsHead:

@@ -29,6 +29,7 @@ from distmom.models.multilabel.heads.scorer import Scorer, variant
 from distmom.models.multilabel.latent.corpus_topics import CorpusTopics
 from distmom.models.multilabel.latent.states import States
 from distmom.models.multilabel.updates.kept_sums import KeptSums
+from distmom.models.multilabel.variants import INDEX
 from distmom.spectral.saved.layout import array, group, value, variants
 
 
@@ -203,7 +204,7 @@ def _check_inputs(stack: Stack | ClassStack, heads: dict[str, Head]) -> None:
     for each in stack.inputs:
         variant(heads, each.name)
     effects = stack.effects if isinstance(stack, Stack) else ()
-    if any(effect.name == "cosine" for effect in effects) and "neighbors" not in heads:
+    if any(effect.name == "cosine" for effect in effects) and INDEX not in heads:
         raise ValueError("expected an index of documents for coefficients that vary with the cosine")
 
 

@@ -8,6 +8,7 @@ documents of one block, a few of which are scored, and a few labels are fitted t
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,10 +30,9 @@ from distmom.models.multilabel.blend.weighted_sum import GRID
 from distmom.models.multilabel.classifiers.descent import TOLERANCE
 from distmom.models.multilabel.classifiers.gate import N_HARD, hardest_labels, random_labels
 from distmom.models.multilabel.classifiers.gate_solver import gate_documents, gate_weights
-from distmom.models.multilabel.classifiers.margin import COSTS, MAX_LABELS
 from distmom.models.multilabel.classifiers.margin_solver import batch_weights, n_batches, n_negatives
 from distmom.models.multilabel.heads.candidates import ALL_LABELS, CandidatesPass, n_candidates
-from distmom.models.multilabel.heads.chosen_labels import columns_of
+from distmom.models.multilabel.heads.columns import columns_of
 from distmom.models.multilabel.heads.heads import (
     FrequentHead,
     GateHead,
@@ -44,6 +44,7 @@ from distmom.models.multilabel.heads.heads import (
 )
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors
 from distmom.models.multilabel.heads.scorer import Scorer
+from distmom.models.multilabel.variants import INDEX, Variant, needs
 from distmom.moments.features import inverse_document_frequency, tfidf_rows, with_constant
 
 #: documents that are scored
@@ -67,13 +68,11 @@ N_TREES, INFORMATIVE_SHARE = 125, 0.5
 def scoring_seconds(
     block: Block,
     pass_: CandidatesPass,
+    tried: Sequence[Variant],
     n_documents: int,
-    rank: int | None,
-    n_sketched: int,
+    rank: int,
     n_states: int,
-    gate: bool,
-    n_costs: int = len(COSTS),
-    n_frequent: int = 0,
+    n_frequent: int,
 ) -> float:
     """Return the seconds in which held-out documents are scored by all heads, on one thread.
 
@@ -82,36 +81,32 @@ def scoring_seconds(
     block : Block
         Some documents of the corpus.
     pass_ : CandidatesPass
+    tried : sequence of Variant
+        The variants of heads.
     n_documents : int
         Number of documents of the corpus, all of which are indexed.
-    rank : int or None
-        Columns of the sketch; None where the ridge head is not tried.
-    n_sketched : int
-        Documents whose rows of the sketch are searched; 0 for none.
+    rank : int
+        Columns of the sketch.
     n_states : int
         Number of latent states.
-    gate : bool
-        Whether a gate is tried.
-    n_costs : int, default 3
-        Number of costs of the margin classifiers.
-    n_frequent : int, default 0
+    n_frequent : int
         Number of frequent labels, which have classifiers.
     """
     words = np.unique(block.words.indices)
     numbers = np.full(block.words.shape[1], -1, np.int32)
     numbers[words] = np.arange(len(words), dtype=np.int32)
     block = block.of_words(numbers)
-    scorer = _scorer(block, pass_, rank, n_sketched, n_states, gate, n_costs, n_frequent)
+    scorer = _scorer(block, pass_.n_labels, tried, n_documents, rank, n_states, n_frequent)
     queries = block.take(slice(0, min(N_QUERIES, block.n_documents)))
     if not queries.n_documents:
         return 0.0
-    tried = replace(pass_, n_features=len(words), selection=None, scorer=scorer)
+    scoring = replace(pass_, n_features=len(words), selection=None, scorer=scorer)
     index = next(head for _, head in scorer.heads if isinstance(head, NeighborsHead))
     with one_blas_thread():
         # Compiles, or loads, the kernels.
-        tried.add(tried.zero(), queries.take(slice(0, 1)), {})
-        sums, started = tried.zero(), time.perf_counter()
-        tried.add(sums, queries, {})
+        scoring.add(scoring.zero(), queries.take(slice(0, 1)), {})
+        sums, started = scoring.zero(), time.perf_counter()
+        scoring.add(sums, queries, {})
         scored = time.perf_counter() - started
         query, started = scorer.query(queries), time.perf_counter()
         query.nearest(index, index.n_neighbors)
@@ -140,7 +135,7 @@ def choice_seconds(block: Block, pass_: CandidatesPass, n_held_out: int) -> floa
         truth = (rng.uniform(size=(n_tried, width)) < 1.0 / width).astype(np.uint8)
         truth[0, 0] = 1
         covariates = Covariates(rng.uniform(size=(n_tried, 2)), rng.uniform(size=width))
-        names = ("neighbors",) * N_INPUTS
+        names = (INDEX,) * N_INPUTS
         pairs = Pairs(names, (False,) * N_INPUTS, scores, truth, np.ones(truth.shape, bool), covariates)
         few = pairs.some(N_INPUTS * 8)
         vary(few, fit_stack(few).stack).log_odds(few.scores, few.covariates)
@@ -191,7 +186,7 @@ def margin_seconds(
         Number of documents of the fit.
     n_labels : int
     costs : tuple of float
-    tolerance : float, default 0.5
+    tolerance : float, default 0.4
     """
     d, n = block.words.shape[1], block.n_documents
     if not n or not block.labels.nnz:
@@ -258,17 +253,15 @@ def _held_out(pass_: CandidatesPass, n_documents: int) -> int:
 
 def _scorer(
     block: Block,
-    pass_: CandidatesPass,
-    rank: int | None,
-    n_sketched: int,
+    n_labels: int,
+    tried: Sequence[Variant],
+    n_documents: int,
+    rank: int,
     n_states: int,
-    gate: bool,
-    n_costs: int = len(COSTS),
-    n_frequent: int = 0,
+    n_frequent: int,
 ) -> Scorer:
-    """Return a scorer with as many heads of every kind as `auto` tries."""
-    n_labels, d = pass_.n_labels, block.words.shape[1]
-    rng = np.random.default_rng(0)
+    """Return a scorer with a head of random arrays, or of the documents of a block, for every variant."""
+    d, rng = block.words.shape[1], np.random.default_rng(0)
 
     def random(*shape: int) -> np.ndarray:
         return rng.uniform(0.1, 1.0, shape).astype(np.float32)
@@ -276,26 +269,35 @@ def _scorer(
     idf = inverse_document_frequency(np.bincount(block.words.indices, minlength=d), block.n_documents)
     rows = tfidf_rows(block.words, idf, np.float32)
     labels = Csr.of(block.labels, np.uint8)
-    heads: list[Head] = []
-    if rank is not None:
-        heads += [RidgeHead(random(rank, n_labels), random(n_labels))] * 3
-        if n_sketched:
-            none = Csr.of(csr_array((n_sketched, n_labels), dtype=np.uint8), np.uint8)
-            heads.append(SketchNeighbors(random(n_sketched, rank), none, np.ones(n_sketched, np.uint8)))
     cross = Csr.of(transposed_product(with_constant(rows), csr_array(block.labels.astype(np.float32))))
     dense_row = np.full(d + 1, -1, np.int32)
-    n_sparse = 2 + (n_costs if n_labels <= MAX_LABELS else 0)
     weights = MixedRows(cross, dense_row, np.zeros((0, n_labels), np.float32))
-    heads += [SparseHead(weights)] * n_sparse + [GateHead(weights)] * gate
-    if n_frequent:
-        few = np.arange(n_frequent, dtype=np.int32)
-        own = MixedRows(columns_of(cross, few), dense_row, np.zeros((0, len(few)), np.float32))
-        heads.append(FrequentHead(own, few))
-    index = NeighborsHead(Csr.of(csr_array(rows.T)), labels, np.ones(block.n_documents, np.uint8))
-    heads += [index] * (pass_.n_dense - len(heads))
-    topics, of_states = np.log(random(d, n_states)), random(n_labels, n_states)
-    state = StateHead(topics, np.zeros(n_states), of_states, ranked=rank_labels(of_states))
-    heads += [state] * (pass_.n_heads - len(heads))
-    named = tuple((str(i), head) for i, head in enumerate(heads))
-    basis: Any = None if rank is None else random(d, rank)
+    # A head for each set of parts: its variants share their arrays.
+    of_parts: dict[tuple[str, ...], Head] = {}
+
+    def head_of(variant: Variant) -> Head:
+        if "states" in variant.parts:
+            of_states = random(n_labels, n_states)
+            topics = np.log(random(d, n_states))
+            return StateHead(topics, np.zeros(n_states), of_states, ranked=rank_labels(of_states))
+        if "rows" in variant.parts:
+            none = Csr.of(csr_array((n_documents, n_labels), dtype=np.uint8), np.uint8)
+            return SketchNeighbors(random(n_documents, rank), none, np.ones(n_documents, np.uint8))
+        if "ridge" in variant.parts:
+            return RidgeHead(random(rank, n_labels), random(n_labels))
+        if "index" in variant.parts:
+            return NeighborsHead(Csr.of(csr_array(rows.T)), labels, np.ones(block.n_documents, np.uint8))
+        if "gate" in variant.parts:
+            return GateHead(weights)
+        if "frequent" in variant.parts:
+            few = np.arange(n_frequent, dtype=np.int32)
+            own = MixedRows(columns_of(cross, few), dense_row, np.zeros((0, len(few)), np.float32))
+            return FrequentHead(own, few)
+        return SparseHead(weights)
+
+    for variant in tried:
+        if variant.parts not in of_parts:
+            of_parts[variant.parts] = head_of(variant)
+    named = tuple((variant.name, of_parts[variant.parts]) for variant in tried)
+    basis: Any = random(d, rank) if needs(tried, "ridge") else None
     return Scorer(n_labels, idf, named, (1.0,) * len(named), basis=basis)

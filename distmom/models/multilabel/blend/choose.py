@@ -47,22 +47,21 @@ from distmom.models.multilabel.blend.stack import (
 )
 from distmom.models.multilabel.blend.varying import vary
 from distmom.models.multilabel.blend.weighted_sum import (
-    FREQUENT,
-    GATE,
     ascend,
     choose_weights,
     weighted_total,
 )
+from distmom.models.multilabel.variants import (
+    BEST_COSINE,
+    FREQUENT,
+    GATE,
+    INDEXED,
+    SIGNED,
+    STATE_HEADS,
+    family_of,
+)
 
-#: groups whose variants share their arrays, so that a stack may have all of them
-STACKED_TOGETHER = ("neighbors",)
-#: groups of heads with an index of documents, in which a reranker counts which labels occur together; the first is
-#: added to the inputs of a reranker that has none of them
-INDEXED = ("best", "neighbors")
-#: heads that a stack by classes and a reranker leave out: they know nothing about labels that updates add, and
-#: gain little
-NOT_STACKED = ("posterior", "moment")
-#: least gain of that stack over a weighted sum, which predicts in less time
+#: least gain of a stack by classes over a weighted sum, which predicts in less time
 STACK_GAIN = 2e-3
 #: least gain of a reranker over the blend, and of held-out documents, without which none is fitted
 RERANK_GAIN, RERANK_DOCUMENTS = 5e-4, 500
@@ -159,13 +158,14 @@ def _choose_stack(
     """
     scores = rows["scores"].swapaxes(0, 1)
     rankings, report, alone = _alone(names, scores, objective)
-    # One variant, also of equally good ones: the others would share its place among the heads of the model.
+    # One variant, also of equally good ones: the others would share its place among the heads of the model. Those
+    # with an index share their arrays, so that a stack may have all of them.
     best_of = _best_variants(names, groups, alone)
-    used = [name for name in names if groups[name] in STACKED_TOGETHER or name in best_of]
+    used = [name for name in names if groups[name] in INDEXED or name in best_of]
     chosen = [names.index(name) for name in used]
     pairs = Pairs(
         tuple(used),
-        tuple(groups[name] == "svm" for name in used),
+        tuple(groups[name] in SIGNED for name in used),
         np.ascontiguousarray(scores[chosen]),
         rows["truth"],
         rows["labels"] >= 0,
@@ -228,8 +228,9 @@ def _rankings(names: list[str], scores: np.ndarray, objective: Objective) -> dic
         return dict(zip(names, scores, strict=True))
     rankings = {}
     for name, own in zip(names, scores, strict=True):
-        signed = name.startswith("svm")
-        pairs = Pairs((name,), (signed,), own[None], objective.truth, objective.labels >= 0)
+        pairs = Pairs(
+            (name,), (family_of(name) in SIGNED,), own[None], objective.truth, objective.labels >= 0
+        )
         rankings[name] = _crossed_alone(pairs, objective)[0]
     return rankings
 
@@ -345,18 +346,24 @@ def _choose_classes(
 
 
 def _stacked_variants(names: list[str], groups: dict[str, str], choice: Choice) -> list[str]:
-    """Return the best head of every group whose scores are stacked or used by a reranker."""
+    """Return the best head of every group whose scores are stacked by classes or used by a reranker.
+
+    The heads of the latent states know nothing about labels that updates add, and gain little.
+    """
     alone = {name: choice.scores[name]["nDCG@5"] for name in names}
-    return [name for name in _best_variants(names, groups, alone) if name not in NOT_STACKED]
+    return [name for name in _best_variants(names, groups, alone) if name not in STATE_HEADS]
 
 
 def _reranked_inputs(names: list[str], groups: dict[str, str], choice: Choice) -> list[str]:
-    """Return the heads whose scores a reranker uses: those of a stack, and one with an index of documents."""
+    """Return the heads whose scores a reranker uses: those of a stack, and one with an index of documents.
+
+    In the index, a reranker counts which labels occur together.
+    """
     if not isinstance(choice.stack, Stack) or not choice.is_stacked:
         return _stacked_variants(names, groups, choice)
     inputs = [each.name for each in choice.stack.inputs]
     indexed = any(groups[name] in INDEXED for name in inputs)
-    return inputs + ([] if indexed else [name for name in names if groups[name] == INDEXED[0]])
+    return inputs + ([] if indexed else [name for name in names if name == BEST_COSINE])
 
 
 def _choose_reranked(

@@ -24,6 +24,7 @@ from distmom.models.multilabel.blend.stack import (
     curve_of,
     informative,
 )
+from distmom.models.multilabel.variants import INDEXED, family_of
 
 #: penalty of the squares of changes with a covariate, of standardised features
 CHANGE_PENALTY = 30.0
@@ -31,7 +32,7 @@ CHANGE_PENALTY = 30.0
 
 def covariate_names(inputs: Sequence[str]) -> tuple[str, ...]:
     """Return the covariates of a stack: the cosine only with inputs for which neighbours are searched."""
-    searched = any(name.startswith(("neighbors", "best")) for name in inputs)
+    searched = any(family_of(name) in INDEXED for name in inputs)
     return tuple(name for name in (*OF_DOCUMENTS, OF_LABELS) if searched or name != "cosine")
 
 

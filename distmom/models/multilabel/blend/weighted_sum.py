@@ -8,6 +8,7 @@ import numpy as np
 
 from distmom.blas import map_on_cores
 from distmom.models.multilabel.blend.objective import Objective
+from distmom.models.multilabel.variants import FREQUENT, GATE
 
 #: weights tried for each head, relative to its mean best score
 GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -17,10 +18,6 @@ MIN_GAIN = 2e-4
 MIN_SHARE = 0.1
 #: powers tried for the factors of a gate
 POWERS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0)
-#: name of the head whose scores multiply the sum of the others
-GATE = "gate"
-#: name of the head without which a sum is tried too: alone it is often best, and an ascent from it ends elsewhere
-FREQUENT = "frequent"
 
 
 def choose_weights(

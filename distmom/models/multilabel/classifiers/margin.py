@@ -34,8 +34,6 @@ from distmom.models.multilabel.heads.regression import NO_LIMITS, WeightLimits
 from distmom.moments.margins import MarginsPass
 from distmom.spectral.program.run import Run, Trial, unknown
 
-#: costs C from which `auto` chooses
-COSTS = (0.1, 0.3, 1.0)
 #: largest number of labels with margin classifiers: a stack can use their signed scores only where all labels are
 #: candidates, and more labels have a gate, whose negatives are the documents for which a label is hard
 MAX_LABELS = ALL_LABELS
@@ -69,6 +67,12 @@ class MarginFit:
 
     weights: dict[str, MixedRows]
     labels: tuple[int, ...] | None = None
+
+    @property
+    def only(self) -> MixedRows:
+        """The weights, where there is one cost."""
+        (weights,) = self.weights.values()
+        return weights
 
     @classmethod
     def stored(

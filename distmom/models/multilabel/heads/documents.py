@@ -17,10 +17,9 @@ from distmom.corpus.block import csr_from_parts
 from distmom.engine import Csr, Engine, Term
 from distmom.engine.stored.arrays import release_maps
 from distmom.hashing import scramble_array
+from distmom.models.multilabel.heads.columns import PIECE_ENTRIES
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead
 
-#: number of entries of a matrix that are processed at a time
-PIECE_ENTRIES = 1 << 22
 #: largest number of slabs of words whose lists are transposed separately
 MAX_SLABS = 24
 #: bit that distinguishes a label from a word of the same number

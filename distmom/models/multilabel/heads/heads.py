@@ -1,8 +1,10 @@
 """Heads: alternative ways to score all labels for a block of documents.
 
 A head is a frozen dataclass of arrays with a method ``add_scores(query, factor, out)`` that adds its scores times
-a factor to a dense matrix (n, L), and a method ``scores_at(query, labels)`` that returns its scores of some
-different labels (n, m) of every document. X, A and Z are those of `distmom.models.multilabel.heads.query`.
+a factor to a dense matrix (n, L), a method ``scores_at(query, labels)`` that returns its scores of some different
+labels (n, m) of every document, and a method ``of_labels(labels)`` that returns the head of some labels alone.
+Heads that updates do not change have a method ``with_more_labels(n_labels)`` for the labels that updates add.
+X, A and Z are those of `distmom.models.multilabel.heads.query`.
 
 =================== ==========================================================================
 head                score of label l
@@ -18,12 +20,13 @@ head                score of label l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from distmom.engine import MixedRows
+from distmom.models.multilabel.heads.columns import mixed_columns, with_zero_columns
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors
 from distmom.models.multilabel.heads.query import Query
 from distmom.models.multilabel.heads.score_kernels import add_sparse_scores, sparse_scores_at
@@ -89,6 +92,15 @@ class StateHead:
     factor: float = 1.0
     ranked: Any = None
 
+    def of_labels(self, labels: np.ndarray) -> StateHead:
+        """Return the head of some labels (m,), int32, numbered by their place."""
+        states = np.asarray(self.label_states)[labels]
+        return replace(self, label_states=states, ranked=rank_labels(states))
+
+    def with_more_labels(self, n_labels: int) -> StateHead:
+        """Return the head: the probabilities of labels are stored with the states."""
+        return self
+
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
         """Add ``factor * self.factor * P(h | x) Q'``."""
         posterior, _ = posteriors(query.block, self.log_topics, self.log_weights)
@@ -137,6 +149,10 @@ class RidgeHead:
     coefficients: Any = array("r", "m")
     intercept: Any = array("m")
 
+    def of_labels(self, labels: np.ndarray) -> RidgeHead:
+        """Return the head of some labels (m,), int32, numbered by their place."""
+        return RidgeHead(np.asarray(self.coefficients)[:, labels], np.asarray(self.intercept)[labels])
+
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
         """Add ``factor * (Z B + b)``."""
         out += np.float32(factor) * (query.sketch @ np.asarray(self.coefficients, np.float32))
@@ -176,6 +192,10 @@ class SparseHead:
 
     weights: MixedRows = record(SPARSE_WEIGHTS)
 
+    def of_labels(self, labels: np.ndarray) -> SparseHead:
+        """Return the head of some labels (m,), int32, numbered by their place."""
+        return replace(self, weights=mixed_columns(self.weights, labels))
+
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
         """Add ``factor * (A, 1) W``."""
         a, w = with_constant(query.features), self.weights
@@ -212,6 +232,14 @@ class GateHead:
 
     weights: MixedRows = record(SPARSE_WEIGHTS)
     power: float = 1.0
+
+    def of_labels(self, labels: np.ndarray) -> GateHead:
+        """Return the head of some labels (m,), int32, numbered by their place."""
+        return replace(self, weights=mixed_columns(self.weights, labels))
+
+    def with_more_labels(self, n_labels: int) -> GateHead:
+        """Return the gate, undecided about new labels."""
+        return replace(self, weights=with_zero_columns(self.weights, n_labels))
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
         """Add ``factor`` times the factors of the labels."""
@@ -258,6 +286,18 @@ class FrequentHead:
     weights: MixedRows = record(_sparse_weights("n_frequent"))
     labels: Any = array("n_frequent", types=("<i4",), least=0, below="m")
     factor: float = 1.0
+
+    def of_labels(self, labels: np.ndarray) -> FrequentHead:
+        """Return the head of some labels (m,), int32, numbered by their place."""
+        places = np.full(max([-1, *labels.tolist(), *np.asarray(self.labels).tolist()]) + 1, -1, np.int32)
+        places[labels] = np.arange(len(labels), dtype=np.int32)
+        found = places[np.asarray(self.labels)]
+        own = np.flatnonzero(found >= 0).astype(np.int32)
+        return replace(self, weights=mixed_columns(self.weights, own), labels=found[own])
+
+    def with_more_labels(self, n_labels: int) -> FrequentHead:
+        """Return the head: new labels have no classifier."""
+        return self
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
         """Add ``factor`` times the scores."""

@@ -21,6 +21,7 @@ from distmom.engine import (
     Term,
 )
 from distmom.engine.stored.arrays import release_maps
+from distmom.models.multilabel.heads.columns import PIECE_ENTRIES
 from distmom.models.multilabel.heads.features import Features, unknown_csr
 from distmom.models.multilabel.heads.names import NAME_DOCUMENTS, name_sums
 from distmom.models.multilabel.heads.regression import NO_LIMITS, WeightLimits
@@ -32,8 +33,6 @@ DIAGONAL_PENALTY = 3.0
 #: pruning of the linear head, which also keeps only the largest weights of a word: common words have weights for
 #: nearly all labels
 LINEAR_PRUNING = Pruning(share=0.01, row_entries=300)
-#: entries of the weights that are processed at a time
-PIECE_ENTRIES = 1 << 22
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.engine import Csr
+from distmom.models.multilabel.heads.columns import columns_of
 from distmom.models.multilabel.heads.query import Query
 from distmom.models.multilabel.heads.score_kernels import add_votes, votes_at
 from distmom.models.multilabel.kernels import ROUNDING, nearest_of, nearest_rows
@@ -47,6 +48,10 @@ class NeighborsHead:
     factor: float = 1.0
     best: float = 0.0
     skipped: float = 0.0
+
+    def of_labels(self, labels: np.ndarray) -> NeighborsHead:
+        """Return the head of some labels (m,), int32, numbered by their place."""
+        return replace(self, labels=columns_of(self.labels, labels))
 
     def search(self, features: csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and cosines of the k nearest indexed rows (see `nearest_rows`)."""
@@ -99,6 +104,10 @@ class SketchNeighbors:
     n_neighbors: int = 20
     power: float = 2.0
     factor: float = 1.0
+
+    def of_labels(self, labels: np.ndarray) -> SketchNeighbors:
+        """Return the head of some labels (m,), int32, numbered by their place."""
+        return replace(self, labels=columns_of(self.labels, labels))
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
         """Add ``factor * votes``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,11 +14,11 @@ from distmom.models.multilabel.blend.class_stack import ClassStack
 from distmom.models.multilabel.blend.covariates import Covariates
 from distmom.models.multilabel.blend.reranking import Reranker
 from distmom.models.multilabel.blend.stack import Stack, probability
-from distmom.models.multilabel.blend.weighted_sum import GATE
 from distmom.models.multilabel.heads.heads import MIN_ROWS, GateHead, RidgeHead, StateHead, rows_at_a_time
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead
 from distmom.models.multilabel.heads.query import Query
 from distmom.models.multilabel.kernels import check_labels, top_labels
+from distmom.models.multilabel.variants import GATE, INDEX, family_of, votes_of
 
 #: labels of the largest sums whose factors by a gate are computed first
 GATED_LABELS = 50
@@ -291,8 +290,8 @@ def variant(heads: Mapping[str, Any], name: str) -> Any:
     heads : mapping of str to Head
         The heads of a scorer.
     name : str
-        ``neighbors-N-P`` stands for the votes of N neighbours with power P, ``best-cosine`` for the largest cosine
-        among 75 neighbours, and any other name for the head of that name, or of the part before its hyphen.
+        That of a variant with an index stands for its votes, and any other name for the head of that name, or of
+        its family.
 
     Raises
     ------
@@ -301,12 +300,7 @@ def variant(heads: Mapping[str, Any], name: str) -> Any:
     ValueError
         If the name has no number of neighbours or no power.
     """
-    family, _, rest = name.partition("-")
-    if family == "neighbors" and rest:
-        n, power = (float(part) for part in rest.split("-"))
-        if not (n >= 1 and n.is_integer() and math.isfinite(power)):
-            raise ValueError(f"expected a number of neighbours and a power, got {name!r}")
-        return replace(heads[family], n_neighbors=int(n), power=power, factor=1.0, best=0.0)
-    if name == "best-cosine":
-        return replace(heads["neighbors"], n_neighbors=75, power=3.0, factor=0.0, best=1.0)
-    return heads[name] if name in heads else heads[family]
+    votes = votes_of(name)
+    if votes is not None:
+        return replace(heads[INDEX], **vars(votes))
+    return heads[name] if name in heads else heads[family_of(name)]

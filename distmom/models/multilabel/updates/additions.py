@@ -8,9 +8,9 @@ import numpy as np
 
 from distmom.engine import Csr, Engine, Sums, Term
 from distmom.errors import NumericalError
-from distmom.models.multilabel.assembly import Parts, Recipe
+from distmom.models.multilabel.assembly import Parts
 from distmom.models.multilabel.classifiers.descent import TOLERANCE
-from distmom.models.multilabel.classifiers.margin import COSTS, PRUNING, MarginFit, cost_name, fit_classifiers
+from distmom.models.multilabel.classifiers.margin import PRUNING, MarginFit, cost_name, fit_classifiers
 from distmom.models.multilabel.heads.documents import stored_matrix, transposed
 from distmom.models.multilabel.heads.features import Features, cross_features, unknown_csr
 from distmom.models.multilabel.heads.linear import DIAGONAL_PENALTY, LinearFit, Stage, added_weights
@@ -22,6 +22,7 @@ from distmom.models.multilabel.heads.regression import (
     fit_neighbors,
     fit_ridge,
 )
+from distmom.models.multilabel.recipe import Recipe
 from distmom.models.multilabel.updates.kept_sums import (
     Content,
     CrossSum,
@@ -30,6 +31,7 @@ from distmom.models.multilabel.updates.kept_sums import (
     LinearSum,
     ridge_sum,
 )
+from distmom.models.multilabel.variants import costs_of
 from distmom.spectral.program.run import Run, unknown
 
 
@@ -79,12 +81,12 @@ def collect(run: Run, start: Start, digest: str) -> Content:
     recipe = start.recipe
     features = cross_features(run, run.put(start.idf), None)
     linear = ridge = index = None
-    if recipe.has("linear"):
+    if recipe.needs("linear"):
         known = added_weights(run, _linear_fit(run, start), features)
         linear = run.rows(_with_new_labels, start, known, features, out=unknown_csr(run.corpus.n_labels))
-    if recipe.has("ridge", "sketch") and start.basis is not None:
+    if recipe.needs("ridge") and start.basis is not None:
         basis = (run.put(start.basis), start.basis.shape[1])
-        ridge = fit_ridge(run, features, basis, store=recipe.has("sketch"))
+        ridge = fit_ridge(run, features, basis, store=recipe.needs("rows"))
     if start.has_documents:
         index = fit_neighbors(run, features)
     found: Content = run.rows(_content, recipe, features, linear, ridge, index, digest, out=unknown())
@@ -129,7 +131,7 @@ def _content(
 ) -> Content:
     sums = KeptSums(
         features.squares,
-        CrossSum(features.whole_cross(engine)) if recipe.has("centroid") else None,
+        CrossSum(features.whole_cross(engine)) if recipe.needs("features") else None,
         None if linear is None else LinearSum(linear, ()),
         None if ridge is None else ridge_sum(ridge.sums),
         index,
@@ -154,7 +156,7 @@ def parts_of(engine: Engine, start: Start, content: Content) -> Parts:
         own = sums.ridge
         total = Sums({"zz": own.zz, "z": own.z, "zy": own.zy, "y": counts, "n_documents": np.float64(n)})
         ridge = ((engine.put(start.basis), start.basis.shape[1]), RidgeFit(total, content.rows))
-    if start.recipe.has("svm") and sums.documents is not None:
+    if start.recipe.needs("margins") and sums.documents is not None:
         margins = _fit_margins(engine, start, sums.documents, len(sums.squares) - 1)
     states = NumericalError("latent states are not updated")
     return Parts(features, states, ridge, linear, sums.documents, margins)
@@ -163,7 +165,7 @@ def parts_of(engine: Engine, start: Start, content: Content) -> Parts:
 def _fit_margins(engine: Engine, start: Start, documents: NeighborsHead, n_words: int) -> MarginFit:
     """Fit the classifiers of the model to all documents, as they are not sums."""
     rows, holders = transposed(engine, documents.lists), transposed(engine, documents.labels)
-    costs = tuple(cost for cost in COSTS if f"svm-{cost_name(cost)}" in start.recipe.names)
+    costs = costs_of(start.recipe.variants)
     shape = (n_words, documents.labels.n_columns)
     found = fit_classifiers(
         engine,

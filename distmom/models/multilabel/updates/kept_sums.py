@@ -16,9 +16,9 @@ import numpy as np
 from distmom.engine import Csr, Engine, Pruning, Sums, Term
 from distmom.engine.passes import transform_fields
 from distmom.errors import UsageError
-from distmom.models.multilabel.assembly import FittedHeads, Parts, Recipe, opened_array
+from distmom.models.multilabel.assembly import FittedHeads, Parts, opened_array
+from distmom.models.multilabel.heads.columns import PIECE_ENTRIES
 from distmom.models.multilabel.heads.documents import (
-    PIECE_ENTRIES,
     document_keys,
     find_keys,
     join_documents,
@@ -27,6 +27,8 @@ from distmom.models.multilabel.heads.documents import (
 from distmom.models.multilabel.heads.heads import Head
 from distmom.models.multilabel.heads.linear import LinearFit
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors
+from distmom.models.multilabel.recipe import Recipe
+from distmom.models.multilabel.variants import INDEX, SKETCH_NEIGHBORS
 from distmom.spectral.saved.layout import Matrix, array, group, record, value, variants
 
 #: share of a sum by which its remainder may be negative because of rounding
@@ -192,9 +194,9 @@ def kept_sums(engine: Engine, fitted: FittedHeads, parts: Parts, recipe: Recipe)
     features = parts.features
     assert features is not None
     cross = linear = ridge = None
-    if recipe.has("centroid"):
+    if recipe.needs("features"):
         cross = CrossSum(features.whole_cross(engine))
-    if recipe.has("linear") and parts.linear is not None:
+    if recipe.needs("linear") and parts.linear is not None:
         diagonal = 1.0 / parts.linear.inverse
         terms = [
             replace(term, rows=diagonal * (1.0 if term.rows is None else term.rows))
@@ -205,9 +207,9 @@ def kept_sums(engine: Engine, fitted: FittedHeads, parts: Parts, recipe: Recipe)
             for i, stage in enumerate(parts.linear.stages, 1)
         )
         linear = LinearSum(engine.maps.combine(terms), stages, _share(parts.linear))
-    if recipe.has("ridge", "sketch") and parts.ridge is not None:
+    if recipe.needs("ridge") and parts.ridge is not None:
         ridge = ridge_sum(parts.ridge[1].sums)
-    documents = parts.index if recipe.has("sketch", "svm") and "neighbors" not in fitted.heads else None
+    documents = parts.index if recipe.needs("index", "margins") and INDEX not in fitted.heads else None
     kept = KeptSums(features.squares, cross, linear, ridge, documents, [[engine.corpus.digest, 1]])
     return replace(fitted, sums=opened(kept))
 
@@ -241,7 +243,7 @@ def content_of(
     heads: dict[str, Head], sums: KeptSums, n_documents: int, label_frequency: np.ndarray
 ) -> Content:
     """Return the content of a model, given its heads and kept sums."""
-    index, near = heads.get("neighbors"), heads.get("sketch-neighbors")
+    index, near = heads.get(INDEX), heads.get(SKETCH_NEIGHBORS)
     if isinstance(index, NeighborsHead):
         documents = NeighborsHead(index.lists, index.labels, index.alive, skipped=index.skipped)
         sums = replace(sums, documents=documents)

@@ -32,12 +32,12 @@ from distmom.engine import (
     open_executor,
 )
 from distmom.errors import UsageError
-from distmom.models.multilabel.assembly import Recipe
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.heads.regression import WeightLimits
 from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.models.multilabel.needs import needs
 from distmom.models.multilabel.program import weights_of
+from distmom.models.multilabel.recipe import Recipe
 from distmom.models.multilabel.targets import ONE_LABEL, checked_targets, first_names
 from distmom.models.multilabel.updates.additions import Start, collect
 from distmom.models.multilabel.updates.kept_sums import (
@@ -49,14 +49,12 @@ from distmom.models.multilabel.updates.kept_sums import (
     net_corpora,
 )
 from distmom.models.multilabel.updates.updated import updated_state
+from distmom.models.multilabel.variants import INDEX
 from distmom.spectral.inputs.aligned import align
 from distmom.spectral.inputs.tables import column_names
 from distmom.spectral.program.execute import execute
 
 logger = logging.getLogger(__name__)
-
-#: beginnings of the names of heads that updates change
-UPDATED = ("centroid", "linear", "ridge", "sketch", "neighbors", "best", "svm")
 
 
 class NoSumsError(UsageError, AttributeError):
@@ -359,7 +357,7 @@ class Updatable:
 
     def _update(self, corpus: Any, name: str, *, remove: bool, **options: Any) -> Self:
         started, start = time.monotonic(), self._start()
-        if not start.recipe.has(*UPDATED):
+        if not any(variant.updated for variant in start.recipe.variants):
             logger.warning(
                 "updates do not change the ranking of this model, whose heads are latent states only"
             )
@@ -405,7 +403,7 @@ class Updatable:
         else:
             recipe = Recipe((), dict((self.selection_ or {}).get("weights") or weights_of(self.head)))
         stages = () if sums.linear is None else tuple(stage for _, stage in sums.linear.stages)
-        has_documents = sums.documents is not None or "neighbors" in dict(self.scorer_.heads)
+        has_documents = sums.documents is not None or INDEX in dict(self.scorer_.heads)
         share = 1.0 if sums.linear is None else sums.linear.share
         return Start(
             recipe,

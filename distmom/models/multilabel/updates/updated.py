@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from distmom.engine import Engine
 from distmom.models.multilabel.assembly import heads_of, with_companions
-from distmom.models.multilabel.heads.heads import GateHead
+from distmom.models.multilabel.heads.heads import FrequentHead, GateHead, Head, StateHead
 from distmom.models.multilabel.stored import MultiLabelState
 from distmom.models.multilabel.updates.additions import Start, parts_of
 from distmom.models.multilabel.updates.kept_sums import Content, opened
+from distmom.models.multilabel.variants import INDEX
 
 
 def updated_state(
@@ -33,9 +33,11 @@ def updated_state(
         Number of labels, at least as before; new ones follow.
     """
     made = heads_of(engine, parts_of(engine, start, content), start.recipe, start.limits)
-    heads = tuple((name, made.get(name) or _kept_head(head, n_labels)) for name, head in state.heads)
+    heads = tuple(
+        (name, made.get(name) or _kept(head).with_more_labels(n_labels)) for name, head in state.heads
+    )
     sums = content.sums
-    if "neighbors" in made:
+    if INDEX in made:
         sums = replace(sums, documents=None)
     states, topics = state.states, state.topics
     if states is not None:
@@ -53,16 +55,10 @@ def updated_state(
     )  # fmt: skip
 
 
-def _kept_head(head: Any, n_labels: int) -> Any:
-    """Return a head that updates do not change; a gate is undecided about new labels."""
-    if not isinstance(head, GateHead):
-        return head
-    weights = head.weights
-    dense = np.asarray(weights.dense)
-    wider = np.zeros((len(dense), n_labels), dense.dtype)
-    wider[:, : dense.shape[1]] = dense
-    sparse = replace(weights.sparse, n_columns=n_labels)
-    return replace(head, weights=replace(weights, sparse=sparse, dense=wider))
+def _kept(head: Head) -> StateHead | GateHead | FrequentHead:
+    """Return a head that updates do not change."""
+    assert isinstance(head, StateHead | GateHead | FrequentHead)
+    return head
 
 
 def _padded(own: np.ndarray, n_labels: int) -> np.ndarray:
