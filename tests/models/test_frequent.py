@@ -68,7 +68,7 @@ def test_frequent_labels_are_the_most_frequent_that_hold_enough_of_the_pairs(mon
 
 def test_large_corpora_have_fewer_or_none(monkeypatch):
     monkeypatch.setattr(margin, "MAX_LABELS", 3)
-    monkeypatch.setattr(margin, "MAX_ENTRIES", 2000)
+    monkeypatch.setattr(margin, "MAX_FREQUENT_ENTRIES", 2000)
     monkeypatch.setattr(margin, "FEW_ENTRIES", 0)
     assert frequent_labels(counted(50, 40, 30, 20)) == (0, 1)
     assert frequent_labels(counted(50, 40, 30, 20, n_entries=1001)) == ()

@@ -226,6 +226,6 @@ def test_large_corpora_have_no_gate(many, monkeypatch):
 
 
 def _without_gate(corpus, monkeypatch):
-    monkeypatch.setattr(gate, "MAX_ENTRIES", 100)
+    monkeypatch.setattr(gate, "MAX_GATE_ENTRIES", 100)
     assert not gate.tries_gate(corpus)
     return corpus

@@ -91,7 +91,7 @@ def test_large_arrays_are_mapped_and_checked(fitted, planted, tmp_path, monkeypa
 
 
 def test_a_large_array_of_a_run_becomes_that_of_the_model_without_a_copy(planted, tmp_path, monkeypatch):
-    for name in ("spectral.saved.artifact.LARGE_BYTES", "models.multilabel.latent.states.WHOLE_BYTES"):
+    for name in ("spectral.saved.artifact.LARGE_BYTES", "spectral.steps.recovery.WHOLE_BYTES"):
         monkeypatch.setattr(f"distmom.{name}", 500)
     X, Y, X_new = planted[:3]
     corpus = MemoryCorpus(X, Y)

@@ -11,7 +11,8 @@ from sklearn.linear_model import LogisticRegression
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.blend.choose import choose_blend
 from distmom.models.multilabel.blend.covariates import MOST_DEVIATIONS, Covariates, frequency_log_odds
-from distmom.models.multilabel.blend.stack import PENALTY, Pairs, Stack, curve_of, fit_stack
+from distmom.models.multilabel.blend.curves import curve_of
+from distmom.models.multilabel.blend.stack import PENALTY, Pairs, Stack, fit_stack
 from distmom.models.multilabel.blend.varying import CHANGE_PENALTY, covariate_names, vary
 from distmom.models.multilabel.heads.scorer import Scorer
 

@@ -54,7 +54,7 @@ from distmom.models.multilabel.variants import (
 )
 from distmom.moments.features import fit_idf
 from distmom.spectral.program.run import unknown
-from distmom.spectral.steps.recovery import WHOLE_BYTES
+from distmom.spectral.steps.recovery import in_memory
 
 if TYPE_CHECKING:
     from distmom.models.multilabel.updates.kept_sums import KeptSums
@@ -351,10 +351,7 @@ def _state_head(parts: Parts, variant: Variant, weight: float) -> StateHead:
 
 
 def opened_array(leaf: Any) -> Any:
-    """Load a stored array, a large one as a memory map; its file may be unlinked but not truncated."""
+    """Load a stored array or stored columns, a small array into memory (see `in_memory`)."""
     if isinstance(leaf, StoredColumns):
         return leaf.load()
-    if not isinstance(leaf, StoredArray):
-        return leaf
-    array = leaf.load()
-    return array if array.nbytes > WHOLE_BYTES else np.array(array)
+    return in_memory(leaf.load()) if isinstance(leaf, StoredArray) else leaf

@@ -49,8 +49,8 @@ class Variant:
     kind : str
         The name without its numbers.
     parts : tuple of str
-        What it is made of, attributes of `distmom.models.multilabel.assembly.Parts`. It is tried where all of them
-        are fitted.
+        What it is made of: attributes of `distmom.models.multilabel.assembly.Parts`, the ``rows`` of the sketch,
+        or the cross ``moments`` of latent states and labels. It is tried where all of them are fitted.
     numbers : tuple of float, default ()
         Penalty of ridge, cost of a margin classifier, or number of neighbours and power of their votes.
     signed : bool, default False

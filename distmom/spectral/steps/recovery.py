@@ -222,3 +222,8 @@ def to_columns(stored: StoredColumns) -> np.ndarray:
     """Return a stored matrix as one array."""
     parts = stored.load().parts
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def in_memory(array: np.ndarray) -> np.ndarray:
+    """Copy a memory map, but not a large one, whose file may be unlinked but not truncated."""
+    return array if array.nbytes > WHOLE_BYTES else np.array(array)

@@ -28,7 +28,7 @@ from distmom.models.multilabel.blend.choice import (
 )
 from distmom.models.multilabel.blend.class_stack import ClassStack, class_cuts, fit_classes
 from distmom.models.multilabel.blend.covariates import Frequency, frequency_log_odds
-from distmom.models.multilabel.blend.objective import MEAN, Objective
+from distmom.models.multilabel.blend.objective import MEAN, Objective, standard_error
 from distmom.models.multilabel.blend.probabilities import Reliability, best_threshold
 from distmom.models.multilabel.blend.reranking import (
     DEPTH,
@@ -207,7 +207,7 @@ def _choice(
     exponent = objective.best_exponent(log_odds) if objective.weighs_propensity else None
     scores = {**report, "auto": objective.named(totals)}
     return Choice(
-        weights, value, scores, len(objective.n_true), stack, _error(objective, totals),
+        weights, value, scores, len(objective.n_true), stack, standard_error(objective.first_hits(totals)),
         *_calibrated(objective, log_odds), objective.metric, objective.error(totals), exponent,
     )  # fmt: skip
 
@@ -278,12 +278,6 @@ def _calibrated(objective: Objective, log_odds: np.ndarray) -> tuple[float, Reli
     known = objective.labels >= 0
     p, truth = probability(log_odds)[known], objective.truth[known]
     return best_threshold(p, truth, int(objective.n_true.sum())), Reliability.of(p, truth)
-
-
-def _error(objective: Objective, totals: np.ndarray) -> float:
-    """Return the standard error of P@1."""
-    hits = objective.first_hits(totals)
-    return float(hits.std(ddof=1) / np.sqrt(len(hits))) if len(hits) > 1 else 0.0
 
 
 def _choose_sum(
@@ -400,8 +394,8 @@ def _choose_reranked(
     threshold, reliability = _calibrated(objective, totals)
     scores = {**choice.scores, BLEND: choice.scores["auto"], "auto": objective.named(totals)}
     return replace(
-        choice, objective=value, scores=scores, reranker=reranker, precision_error=_error(objective, totals),
-        threshold=threshold, reliability=reliability, error=objective.error(totals),
+        choice, objective=value, scores=scores, reranker=reranker, threshold=threshold, reliability=reliability,
+        precision_error=standard_error(objective.first_hits(totals)), error=objective.error(totals),
     )  # fmt: skip
 
 

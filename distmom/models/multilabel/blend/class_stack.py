@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from distmom.compiled import compiled
 from distmom.models.multilabel.blend.covariates import Covariates
+from distmom.models.multilabel.blend.curves import add_class_input
 from distmom.models.multilabel.blend.stack import Pairs, Stack, StackInput, fit_stack
 
 #: largest number of classes, and least number of true pairs of a class
@@ -79,7 +79,7 @@ class ClassStack:
         return out
 
     def limited(self, log_odds: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return log-odds of frequency (L,) on the side of the boundary that some labels with classifiers require.
+        """Clip log-odds of frequency: labels with a classifier to at least the boundary, others below it.
 
         A label that became frequent by an update has no classifier, and one that is hardly frequent enough for one
         when all documents are counted may be less frequent than any was when the classes were fitted.
@@ -162,40 +162,3 @@ def fit_classes(pairs: Pairs, cuts: tuple[float, ...], boundary: float) -> tuple
     return ClassStack(cuts, boundary, tuple(fit.stack for fit in fits)), np.sum(
         [fit.losses for fit in fits], axis=0
     )
-
-
-@compiled
-def add_class_input(
-    scores: np.ndarray,
-    classes: np.ndarray,
-    signed: bool,
-    lowest: np.ndarray,
-    linear: np.ndarray,
-    curve: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Add ``linear_c s + curve_c curve(s)`` to the log-odds of every pair, c being the class of its label.
-
-    Parameters
-    ----------
-    scores : ndarray of shape (n, m), float32
-    classes : ndarray of shape (n, m) or (1, m), uint8
-        With one row, that of all documents.
-    signed : bool
-        Whether the curve is ``log sigmoid(2 s)``.
-    lowest : ndarray of shape (n_classes,)
-        Logarithms of the least scores whose logarithm is taken.
-    linear, curve : ndarray of shape (n_classes,)
-    out : ndarray of shape (n, m), float32
-        Changed in place.
-    """
-    least = np.exp(lowest)
-    for i in range(scores.shape[0]):
-        own = classes[i if classes.shape[0] > 1 else 0]
-        for j in range(scores.shape[1]):
-            c, s = own[j], np.float64(scores[i, j])
-            if signed:
-                bent = -np.log1p(np.exp(-2.0 * s)) if s > -300.0 else 2.0 * s
-            else:
-                bent = np.log(s) if s > least[c] else lowest[c]
-            out[i, j] += np.float32(linear[c] * s + curve[c] * bent)

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from distmom.compiled import compiled
-
 #: covariates of a document, in the order of their columns, and the covariate of a label
 OF_DOCUMENTS, OF_LABELS = ("n_words", "cosine"), "frequency"
 #: covariates are limited to this number of standard deviations, as few documents show what lies beyond
@@ -130,26 +128,3 @@ def varied(
         target = labels if effect.name == OF_LABELS else documents
         target += effect.standardised(covariates)[:, None] * effect.coefficients()
     return documents, labels
-
-
-@compiled
-def add_varying_input(
-    scores: np.ndarray,
-    signed: bool,
-    floor: float,
-    linear: np.ndarray,
-    curve: np.ndarray,
-    label_linear: np.ndarray,
-    label_curve: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Add ``(b_i + c_l) s + (b'_i + c'_l) curve(s)`` to the log-odds of every document i and label l."""
-    lowest = np.log(floor)
-    for i in range(scores.shape[0]):
-        for j in range(scores.shape[1]):
-            s = np.float64(scores[i, j])
-            if signed:
-                bent = -np.log1p(np.exp(-2.0 * s)) if s > -300.0 else 2.0 * s
-            else:
-                bent = np.log(s) if s > floor else lowest
-            out[i, j] += np.float32((linear[i] + label_linear[j]) * s + (curve[i] + label_curve[j]) * bent)

@@ -128,7 +128,7 @@ class Objective:
         if self.weighs_propensity:
             # The standard error of a ratio of sums, to first order.
             parts = parts - parts.mean() * self._ideal / self._ideal.mean()
-        return _standard_error(parts)
+        return standard_error(parts)
 
     def clearly_prefers(self, totals: np.ndarray, others: np.ndarray) -> bool:
         """Return whether scores are better than others; for a single metric, by more than a standard error.
@@ -139,7 +139,7 @@ class Objective:
         if self.metric == MEAN:
             return self.value(totals) > self.value(others)
         gained = self._parts(totals) - self._parts(others)
-        return bool(gained.mean() > _standard_error(gained))
+        return bool(gained.mean() > standard_error(gained))
 
     def named(self, totals: np.ndarray) -> dict[str, float]:
         """Return the metrics by name."""
@@ -198,6 +198,6 @@ class Objective:
         return np.asarray(hits.sum(axis=1) / self.depth)
 
 
-def _standard_error(values: np.ndarray) -> float:
+def standard_error(values: np.ndarray) -> float:
     """Return the standard error of a mean; 0 for fewer than two values."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0

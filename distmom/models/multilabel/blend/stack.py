@@ -1,9 +1,8 @@
 """Stacking: the probability that a document has a label, from the scores of all heads.
 
 A logistic regression over pairs of a document and a label. The features of a pair are, for every input, the score
-s of the head and a curve of it: ``log max(s, floor)``, or ``log sigmoid(2 s)`` for the signed scores of margin
-classifiers. Its inputs are scores of documents that the heads were not fitted to, so its value is a log-odds that
-is calibrated on average, and ranks labels.
+of the head and its curve (see `distmom.models.multilabel.blend.curves`). The inputs are scores of documents that
+the heads were not fitted to, so the value is a log-odds that is calibrated on average, and ranks labels.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from distmom.blas import map_on_cores, one_blas_thread, pieces
-from distmom.compiled import compiled
-from distmom.models.multilabel.blend.covariates import Covariates, Effect, add_varying_input, varied
+from distmom.blas import map_on_cores, one_blas_thread
+from distmom.models.multilabel.blend.covariates import Covariates, Effect, varied
+from distmom.models.multilabel.blend.curves import add_input, add_varying_input, curve_of
+from distmom.models.multilabel.blend.newton import Derivatives, minimise, penalised
 
 #: most pairs that the regression is fitted to; more documents are left out
 FIT_PAIRS = 1_000_000
@@ -25,12 +25,8 @@ FIT_PAIRS = 1_000_000
 PENALTY = 1.0
 #: scores below this share of the largest are raised to it before their logarithm is taken
 FLOOR_SHARE = 1e-4
-#: pairs that are multiplied at a time, which fit the processor's cache
-PIECE_PAIRS = 1 << 14
 #: log-odds below which wrong labels hardly matter; one of this many is used, with as many times the weight
 NEGLIGIBLE, STRIDE = -4.6, 8
-#: most Newton steps, and the decrement at which they end
-MAX_STEPS, DECREMENT = 50, 1e-6
 
 
 @dataclass(frozen=True)
@@ -167,21 +163,6 @@ def informative(log_odds: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np
     return chosen, weights
 
 
-@compiled
-def add_input(
-    scores: np.ndarray, signed: bool, floor: float, linear: float, curve: float, out: np.ndarray
-) -> None:
-    """Add ``linear * s + curve * curve(s)`` to the log-odds of every pair."""
-    lowest = np.log(floor)
-    for i in range(scores.shape[0]):
-        s = np.float64(scores[i])
-        if signed:
-            bent = -np.log1p(np.exp(-2.0 * s)) if s > -300.0 else 2.0 * s
-        else:
-            bent = np.log(s) if s > floor else lowest
-        out[i] += np.float32(linear * s + curve * bent)
-
-
 @dataclass(frozen=True)
 class Pairs:
     """Scores of candidate labels of held-out documents, and which of them are true.
@@ -304,19 +285,7 @@ class _Design:
         b = _start(start, float(self.truth.mean()), centre, scale)
         ridge = np.append(np.full(len(centre), PENALTY), 1e-9)
         with one_blas_thread():
-            value, gradient, hessian = self._derivatives(columns, b, ridge)
-            for _ in range(MAX_STEPS):
-                step = np.linalg.solve(hessian, gradient)
-                decrement, size = float(gradient @ step), 1.0
-                while True:
-                    trial = b - size * step
-                    now, gradient, hessian = self._derivatives(columns, trial, ridge)
-                    if now <= value or size < 1e-3:
-                        break
-                    size /= 2.0
-                b, value = trial, now
-                if decrement < DECREMENT * max(1.0, value):
-                    break
+            b, hessian = minimise(lambda trial: self._derivatives(columns, trial, ridge), b)
             covariance = np.linalg.inv(hessian)
         coefficients = b[:-1] / scale
         inputs, losses = [], []
@@ -327,12 +296,10 @@ class _Design:
             inputs.append(StackInput(self.names[i], bool(self.signed[i]), self.floors[i], linear, curve))
         return StackFit(Stack(tuple(inputs), float(b[-1] - coefficients @ centre)), np.array(losses))
 
-    def _derivatives(
-        self, columns: np.ndarray, b: np.ndarray, ridge: np.ndarray
-    ) -> tuple[float, np.ndarray, np.ndarray]:
+    def _derivatives(self, columns: np.ndarray, b: np.ndarray, ridge: np.ndarray) -> Derivatives:
         """Return the penalised negative log-likelihood, its gradient and its Hessian."""
 
-        def of_piece(piece: slice) -> tuple[float, np.ndarray, np.ndarray]:
+        def of_piece(piece: slice) -> Derivatives:
             own, truth = self.x[piece], self.truth[piece]
             if len(columns) < own.shape[1]:
                 own = own[:, columns]
@@ -345,15 +312,7 @@ class _Design:
             root = own * np.sqrt(p * (1.0 - p))[:, None]
             return value, own.T @ (p - truth), root.T @ root
 
-        sums = 0.5 * float(ridge @ b**2), ridge * b, np.diag(ridge)
-        for added in map_on_cores(of_piece, pieces(len(self.truth), PIECE_PAIRS)):
-            sums = sums[0] + added[0], sums[1] + added[1], sums[2] + added[2]
-        return sums
-
-
-def curve_of(scores: np.ndarray, signed: bool, floor: float) -> np.ndarray:
-    """Return the curve of scores."""
-    return np.asarray(-np.logaddexp(0.0, -2.0 * scores) if signed else np.log(np.maximum(scores, floor)))
+        return penalised(of_piece, len(self.truth), b, ridge)
 
 
 def _start(start: Stack | None, mean: float, centre: np.ndarray, scale: np.ndarray) -> np.ndarray:

@@ -11,19 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from distmom.blas import map_on_cores, one_blas_thread, pieces
+from distmom.blas import map_on_cores, one_blas_thread
 from distmom.models.multilabel.blend.covariates import OF_DOCUMENTS, OF_LABELS, Effect
-from distmom.models.multilabel.blend.stack import (
-    DECREMENT,
-    FIT_PAIRS,
-    MAX_STEPS,
-    PENALTY,
-    PIECE_PAIRS,
-    Pairs,
-    Stack,
-    curve_of,
-    informative,
-)
+from distmom.models.multilabel.blend.curves import curve_of
+from distmom.models.multilabel.blend.newton import Derivatives, minimise, penalised
+from distmom.models.multilabel.blend.stack import FIT_PAIRS, PENALTY, Pairs, Stack, informative
 from distmom.models.multilabel.variants import INDEXED, family_of
 
 #: penalty of the squares of changes with a covariate, of standardised features
@@ -37,7 +29,7 @@ def covariate_names(inputs: Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class _Design:
+class _VaryingDesign:
     """Features of pairs: every standardised feature x and one, and these times every covariate z.
 
     Attributes
@@ -53,11 +45,11 @@ class _Design:
     truth: np.ndarray
     weights: np.ndarray
 
-    def derivatives(self, b: np.ndarray, ridge: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    def derivatives(self, b: np.ndarray, ridge: np.ndarray) -> Derivatives:
         """Return the penalised negative log-likelihood, its gradient and its Hessian."""
         single = b.astype(np.float32)
 
-        def of_piece(piece: slice) -> tuple[float, np.ndarray, np.ndarray]:
+        def of_piece(piece: slice) -> Derivatives:
             x, truth, weights = self.x[:, piece], self.truth[piece], self.weights[piece]
             full = np.vstack([x, *(x * row for row in self.z[:, piece])])
             s = single @ full
@@ -69,10 +61,7 @@ class _Design:
             full *= np.sqrt(weights * p * (1.0 - p))
             return float(loss.sum(dtype=np.float64)), gradient, full @ full.T
 
-        sums = 0.5 * float(ridge @ b**2), ridge * b, np.diag(ridge)
-        for added in map_on_cores(of_piece, pieces(len(self.truth), PIECE_PAIRS)):
-            sums = sums[0] + added[0], sums[1] + added[1], sums[2] + added[2]
-        return sums
+        return penalised(of_piece, len(self.truth), b, ridge)
 
 
 def vary(pairs: Pairs, stack: Stack) -> Stack:
@@ -118,7 +107,7 @@ def vary(pairs: Pairs, stack: Stack) -> Stack:
 
     map_on_cores(of_input, range(n_inputs))
     truth = pairs.truth[rows, columns].astype(np.float32)
-    design = _Design(x, np.stack(z).astype(np.float32), truth, weights.astype(np.float32))
+    design = _VaryingDesign(x, np.stack(z).astype(np.float32), truth, weights.astype(np.float32))
     start = stack.coefficients()
     b = np.zeros((1 + len(effects), len(scale)))
     b[0] = start * scale
@@ -127,32 +116,13 @@ def vary(pairs: Pairs, stack: Stack) -> Stack:
     ridge[0] = PENALTY
     ridge[0, -1] = 1e-9
     with one_blas_thread():
-        b = _minimised(design, b.ravel(), ridge.ravel()).reshape(b.shape)
+        found, _ = minimise(lambda trial: design.derivatives(trial, ridge.ravel()), b.ravel(), single=True)
+        b = found.reshape(b.shape)
     raw = b / scale
     raw[:, -1] -= raw @ centre
     if not np.isfinite(raw).all():
         return stack
     return _with_coefficients(stack, raw, effects)
-
-
-def _minimised(design: _Design, b: np.ndarray, ridge: np.ndarray) -> np.ndarray:
-    """Return the coefficients at which Newton's method ends."""
-    value, gradient, hessian = design.derivatives(b, ridge)
-    for _ in range(MAX_STEPS):
-        step = np.linalg.solve(hessian, gradient)
-        decrement, size = float(gradient @ step), 1.0
-        # Sums of single precision do not distinguish smaller differences.
-        tolerance = DECREMENT * max(1.0, value)
-        while True:
-            trial = b - size * step
-            now, gradient, hessian = design.derivatives(trial, ridge)
-            if now <= value + tolerance or size < 1e-3:
-                break
-            size /= 2.0
-        b, value = trial, now
-        if decrement < 10.0 * tolerance:
-            break
-    return b
 
 
 def _with_coefficients(stack: Stack, raw: np.ndarray, effects: Sequence[Effect]) -> Stack:

@@ -37,7 +37,7 @@ from distmom.spectral.program.run import Run, Trial, unknown
 #: hard wrong labels per document
 N_HARD = 10
 #: largest number of entries of the rows to which all classifiers are fitted, which bounds the time
-MAX_ENTRIES = 300_000_000
+MAX_GATE_ENTRIES = 300_000_000
 #: smallest and largest number of random labels per document; below the smallest, no gate is fitted
 MIN_RANDOM, MAX_RANDOM = 5, 15
 
@@ -123,7 +123,7 @@ def random_labels(corpus: Corpus | MemoryCorpus) -> float:
     n_documents = max(1, corpus.n_documents)
     entries = sum(s.nnz_words for s in corpus.shards) / n_documents + 1.0
     of_labels = sum(s.nnz_labels for s in corpus.shards) / n_documents
-    return min(float(MAX_RANDOM), MAX_ENTRIES / entries / n_documents - of_labels - N_HARD)
+    return min(float(MAX_RANDOM), MAX_GATE_ENTRIES / entries / n_documents - of_labels - N_HARD)
 
 
 def tries_gate(corpus: Corpus | MemoryCorpus) -> bool:

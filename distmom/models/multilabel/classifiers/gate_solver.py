@@ -16,9 +16,9 @@ from distmom.models.multilabel.classifiers.margin_solver import by_word
 #: cost of the squared hinge loss
 COST = 0.3
 #: a descent ends at this difference of projected gradients
-TOLERANCE = 0.5
+GATE_TOLERANCE = 0.5
 #: weights below this share of the largest weight of their label are left out
-KEPT_SHARE = 0.1
+GATE_KEPT_SHARE = 0.1
 #: share of all random documents that is divided equally among the labels; the rest is divided in proportion to
 #: the frequencies of the labels, as the random documents of a rare label would otherwise outweigh its own
 EVEN_SHARE = 2.0 / 3.0
@@ -166,12 +166,12 @@ def gate_weights(
         # Nothing is known about the label: the other heads decide.
         return np.zeros(0, np.int32), np.zeros(0, np.float32)
     fit_margin(
-        rows.indptr, rows.indices, rows.data, used, positive, COST, COST, TOLERANCE, MAX_EPOCHS, seed,
+        rows.indptr, rows.indices, rows.data, used, positive, COST, COST, GATE_TOLERANCE, MAX_EPOCHS, seed,
         np.zeros(len(used)), weights,
     )  # fmt: skip
     n_entries = min(len(weights), int((rows.indptr[used + 1] - rows.indptr[used]).sum()) + 1)
     words, values = np.empty(n_entries, np.int32), np.empty(n_entries, np.float32)
-    n = take_weights(rows.indptr, rows.indices, used, KEPT_SHARE, weights, words, values)
+    n = take_weights(rows.indptr, rows.indices, used, GATE_KEPT_SHARE, weights, words, values)
     order = np.argsort(words[:n])
     return words[:n][order], values[:n][order]
 

@@ -42,7 +42,7 @@ MAX_FREQUENT, MIN_DOCUMENTS = 500, 8
 #: least share of the pairs of a document and a label that frequent labels hold; below it, there are none
 FREQUENT_SHARE = 0.4
 #: largest number of entries of the rows that their classifiers are fitted to, over all labels
-MAX_ENTRIES = 2_000_000_000
+MAX_FREQUENT_ENTRIES = 2_000_000_000
 #: least number of documents of a frequent label in small corpora, where the rows that all these classifiers are
 #: fitted to have at most this number of entries: they are cheap there, and the other heads are weak
 FEW_MIN_DOCUMENTS, FEW_ENTRIES = 3, 500_000_000
@@ -110,7 +110,7 @@ def frequent_labels(corpus: Corpus | MemoryCorpus) -> tuple[int, ...]:
     found = np.flatnonzero(frequency >= FEW_MIN_DOCUMENTS)
     if len(found) * n_entries <= FEW_ENTRIES:
         return tuple(found.tolist())
-    most = min(MAX_FREQUENT, MAX_ENTRIES // max(1, n_entries))
+    most = min(MAX_FREQUENT, MAX_FREQUENT_ENTRIES // max(1, n_entries))
     least = MIN_DOCUMENTS
     if most < len(frequency):
         # Of labels that are equally frequent, all are taken, or none.

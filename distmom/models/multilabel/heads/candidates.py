@@ -13,8 +13,7 @@ from distmom.engine.passes import transform_fields
 from distmom.engine.stored.arrays import release_maps
 from distmom.hashing import scramble_array
 from distmom.models.multilabel.blend.objective import DEPTHS, ideal_gains
-from distmom.models.multilabel.heads.heads import GateHead, StateHead, rows_at_a_time
-from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead
+from distmom.models.multilabel.heads.heads import rows_at_a_time
 from distmom.models.multilabel.heads.query import Query
 from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.models.multilabel.kernels import top_labels
@@ -90,9 +89,8 @@ class CandidatesPass(Pass):
         assert self.scorer is not None
         query = self.scorer.query(block)
         for _, head in self.scorer.heads:
-            if isinstance(head, NeighborsHead) and block.n_documents:
-                # A list is read once for all documents that contain its word.
-                query.nearest(head, head.n_neighbors)
+            if block.n_documents:
+                head.prepare(query)
         parts = []
         for window in self.scorer.blocks(block.n_documents, MIN_ROWS):
             # All heads are large, and their mapped pages count as memory once they are read.
@@ -109,17 +107,15 @@ class CandidatesPass(Pass):
         n, n_labels = block.n_documents, scorer.n_labels
         every = n_labels <= ALL_LABELS
         depth = min(PER_HEAD, n_labels)
-        n_ranking = sum(not isinstance(head, GateHead) for _, head in scorer.heads)
+        n_ranking = sum(not head.multiplies for _, head in scorer.heads)
         width = n_candidates(n_labels, n_ranking, self.n_random)
         dense: dict[int, np.ndarray] = {}
         tops, best = [], []
         for h, (_, head) in enumerate(scorer.heads):
-            if isinstance(head, GateHead):
-                # It multiplies scores, and adds no candidates.
+            if head.multiplies:
                 best.append(np.ones(n, np.float32))
                 continue
-            if isinstance(head, StateHead) and not every:
-                # The best labels are found without scoring all of them.
+            if head.finds_top and not every:
                 labels, values = head.top(query, 1.0, depth)
                 best.append(values[:, 0])
             else:

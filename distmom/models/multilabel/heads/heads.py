@@ -21,14 +21,14 @@ head                score of label l
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from distmom.engine import MixedRows
 from distmom.models.multilabel.heads.columns import mixed_columns, with_zero_columns
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors
-from distmom.models.multilabel.heads.query import Query
+from distmom.models.multilabel.heads.query import QueriedHead, Query
 from distmom.models.multilabel.heads.score_kernels import add_sparse_scores, sparse_scores_at
 from distmom.models.multilabel.kernels import (
     ROUNDING,
@@ -71,7 +71,7 @@ SPARSE_WEIGHTS = _sparse_weights("m")
 
 
 @dataclass(frozen=True)
-class StateHead:
+class StateHead(QueriedHead):
     """Scores from the posterior of the latent states.
 
     Attributes
@@ -91,6 +91,8 @@ class StateHead:
     label_states: Any
     factor: float = 1.0
     ranked: Any = None
+
+    finds_top: ClassVar[bool] = True
 
     def of_labels(self, labels: np.ndarray) -> StateHead:
         """Return the head of some labels (m,), int32, numbered by their place."""
@@ -137,7 +139,7 @@ class StateHead:
 
 
 @dataclass(frozen=True)
-class RidgeHead:
+class RidgeHead(QueriedHead):
     """Least squares on the sketch.
 
     Attributes
@@ -181,7 +183,7 @@ class RidgeHead:
 
 
 @dataclass(frozen=True)
-class SparseHead:
+class SparseHead(QueriedHead):
     """Sparse weights on the features.
 
     Attributes
@@ -216,7 +218,7 @@ class SparseHead:
 
 
 @dataclass(frozen=True)
-class GateHead:
+class GateHead(QueriedHead):
     """Classifiers of labels, fitted to the documents for which other heads rank the labels high.
 
     A classifier that has met few documents without its label ranks all labels badly, but the labels that others
@@ -232,6 +234,8 @@ class GateHead:
 
     weights: MixedRows = record(SPARSE_WEIGHTS)
     power: float = 1.0
+
+    multiplies: ClassVar[bool] = True
 
     def of_labels(self, labels: np.ndarray) -> GateHead:
         """Return the head of some labels (m,), int32, numbered by their place."""
@@ -270,7 +274,7 @@ class GateHead:
 
 
 @dataclass(frozen=True)
-class FrequentHead:
+class FrequentHead(QueriedHead):
     """Classifiers of frequent labels, whose probabilities are added; other labels have score 0.
 
     Attributes

@@ -27,6 +27,7 @@ from distmom.models.multilabel.heads.names import NAME_DOCUMENTS, name_sums
 from distmom.models.multilabel.heads.regression import NO_LIMITS, WeightLimits
 from distmom.moments.residuals import ENTRY_COLUMNS, ResidualPass
 from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.saved.layout import Matrix, record
 
 #: added to diag(A'A): a word seen in few rows must not decide a label
 DIAGONAL_PENALTY = 3.0
@@ -36,22 +37,24 @@ LINEAR_PRUNING = Pruning(share=0.01, row_entries=300)
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One residual pass of a linear scorer.
+class KeptStage:
+    """One residual pass of a linear scorer, in which documents can be added later.
+
+    Saved models contain the name of the class.
 
     Attributes
     ----------
     weights : Csr
-        The weights before the pass, as stored arrays.
+        The weights (d + 1, m) before the pass: stored arrays in a fit, and arrays in a model.
     scale : float
         Factor on those weights.
     step : float
         Factor on the residual.
     """
 
-    weights: Csr
-    scale: float
-    step: float
+    weights: Csr = record({"": Matrix(("d1", "m"))})
+    scale: float = 1.0
+    step: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class LinearFit:
 
     Attributes
     ----------
-    stages : tuple of Stage
+    stages : tuple of KeptStage
     terms : tuple of Term
         Stored matrices that add up to W (d + 1, L).
     inverse : ndarray of shape (d + 1,)
@@ -71,7 +74,7 @@ class LinearFit:
         Number of weights.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[KeptStage, ...]
     terms: tuple[Term, ...]
     inverse: np.ndarray
     diagonal: StoredArray
@@ -100,7 +103,7 @@ def fit_linear(run: Run, features: Features, n_passes: int, limits: WeightLimits
     planned = unknown(), unknown_csr(corpus.n_labels), n_linear_entries(corpus, pruning)
     inverse, first, n_entries = run.rows(_first_weights, features, pruning, out=planned)
     diagonal = run.rows(_stored_single, inverse, out=unknown())
-    weights, stages = first, list[Stage]()
+    weights, stages = first, list[KeptStage]()
     for _ in range(n_passes):
         step = stages[0].step if stages else None
         # A document's contribution to the weights is left out of its own scores: the whole contribution in the
@@ -109,7 +112,7 @@ def fit_linear(run: Run, features: Features, n_passes: int, limits: WeightLimits
         pass_ = _residual_pass(run, features, weights, n_entries, diagonal, leave_out)
         out = TallResult({"weights": StoredColumns((unknown(),))}, {"scale": unknown(), "step": unknown()})
         found = run.scan(pass_, _next_weights, inverse, first, weights, step, out=out)
-        stages.append(Stage(weights, found.values["scale"], found.values["step"]))
+        stages.append(KeptStage(weights, found.values["scale"], found.values["step"]))
         weights = replace(first, data=found.states["weights"].parts[0])
     return LinearFit(tuple(stages), (Term(weights),), inverse, diagonal, n_entries)
 
@@ -227,7 +230,7 @@ def _whole_cross(engine: Engine, features: Features) -> Csr:
     return features.whole_cross(engine)
 
 
-def _added_stage(engine: Engine, own: Csr, added: Features, stage: Stage, found: TallResult) -> Csr:
+def _added_stage(engine: Engine, own: Csr, added: Features, stage: KeptStage, found: TallResult) -> Csr:
     scores = replace(stage.weights, data=found.states["scores"].parts[0])
     terms = [
         Term(own, stage.scale),

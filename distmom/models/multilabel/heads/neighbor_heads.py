@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 
 from distmom.engine import Csr
 from distmom.models.multilabel.heads.columns import columns_of
-from distmom.models.multilabel.heads.query import Query
+from distmom.models.multilabel.heads.query import QueriedHead, Query
 from distmom.models.multilabel.heads.score_kernels import add_votes, votes_at
 from distmom.models.multilabel.kernels import ROUNDING, nearest_of, nearest_rows
 from distmom.spectral.saved.layout import Matrix, array, record
@@ -20,7 +20,7 @@ LABELS = Matrix(("n", "m"), ("|u1",), ("<i4", "<i8"))
 
 
 @dataclass(frozen=True)
-class NeighborsHead:
+class NeighborsHead(QueriedHead):
     """Votes of the nearest training rows in the sparse features.
 
     Attributes
@@ -53,6 +53,10 @@ class NeighborsHead:
         """Return the head of some labels (m,), int32, numbered by their place."""
         return replace(self, labels=columns_of(self.labels, labels))
 
+    def prepare(self, query: Query) -> None:
+        """Find the nearest rows: a list is read once for all documents that contain its word."""
+        query.nearest(self, self.n_neighbors)
+
     def search(self, features: csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and cosines of the k nearest indexed rows (see `nearest_rows`)."""
         k = min(k, len(self.alive))
@@ -82,7 +86,7 @@ class NeighborsHead:
 
 
 @dataclass(frozen=True)
-class SketchNeighbors:
+class SketchNeighbors(QueriedHead):
     """Votes of the nearest training rows in the sketch, found by brute force; ties by smaller row.
 
     Attributes

@@ -6,7 +6,7 @@ X is the presence of words, A the tf-idf rows of unit length, Z = A R a sketch o
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -28,6 +28,18 @@ class Index(Protocol):
 
     def search(self, features: csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and cosines of the k nearest indexed rows."""
+
+
+class QueriedHead:
+    """What every head is, unless its class states something else."""
+
+    #: whether its scores multiply those of other heads, so that it ranks no labels itself
+    multiplies: ClassVar[bool] = False
+    #: whether its method ``top`` finds the best labels, usually without scoring all of them
+    finds_top: ClassVar[bool] = False
+
+    def prepare(self, query: Query) -> None:
+        """Compute what is cheaper for all documents of a query at once; nothing by default."""
 
 
 class Query:

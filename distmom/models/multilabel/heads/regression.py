@@ -190,7 +190,7 @@ def fit_ridge(run: Run, features: Features, basis: tuple[StoredArray, int], *, s
 def extend_ridge(
     run: Run, known: tuple[tuple[StoredArray, int], RidgeFit], added: Features
 ) -> tuple[tuple[StoredArray, int], RidgeFit]:
-    """Add the documents that some features are of to ridge sums in the same basis, which is returned with them."""
+    """Add documents to ridge sums; return the basis and the new sums."""
     basis, fit = known
     new = fit_ridge(run, added, basis, store=fit.rows is not None)
     out = RidgeFit(unknown(), unknown() if fit.rows is not None else None)

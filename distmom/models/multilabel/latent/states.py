@@ -24,7 +24,7 @@ from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.basis import Basis, unknown_columns
 from distmom.spectral.steps.components import Words, find_components, fit_basis, moment_passes, settled
 from distmom.spectral.steps.core import Core, CoreSettings
-from distmom.spectral.steps.recovery import WHOLE_BYTES, tall_sum, to_columns
+from distmom.spectral.steps.recovery import in_memory, tall_sum, to_columns
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,9 @@ def _states(
     n_documents = max(core.lengths["n_documents"], 1.0)
     return States(
         weights=words.weights,
-        components=_loaded(words.topics).T,
-        label_states=None if cross is None else _loaded(cross).T,
-        label_posteriors=_loaded(labels.states["posterior"]).T,
+        components=in_memory(to_columns(words.topics)).T,
+        label_states=None if cross is None else in_memory(to_columns(cross)).T,
+        label_posteriors=in_memory(to_columns(labels.states["posterior"])).T,
         log_topics=words.log_topics,
         spectrum=core.spectrum,
         basis=basis,
@@ -185,12 +185,6 @@ def _states(
             "mean_log_likelihood": labels.values["log_likelihood"] / n_documents,
         },
     )
-
-
-def _loaded(stored: StoredColumns) -> np.ndarray:
-    """Load a stored matrix, a large one as a memory map; its file may be unlinked but not truncated."""
-    matrix = to_columns(stored)
-    return matrix if matrix.nbytes > WHOLE_BYTES else np.array(matrix)
 
 
 def _label_states(engine: Engine, tallies: Tallies, dtype: str) -> TallResult:

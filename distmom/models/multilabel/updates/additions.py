@@ -13,7 +13,7 @@ from distmom.models.multilabel.classifiers.descent import TOLERANCE
 from distmom.models.multilabel.classifiers.margin import PRUNING, MarginFit, cost_name, fit_classifiers
 from distmom.models.multilabel.heads.documents import stored_matrix, transposed
 from distmom.models.multilabel.heads.features import Features, cross_features, unknown_csr
-from distmom.models.multilabel.heads.linear import DIAGONAL_PENALTY, LinearFit, Stage, added_weights
+from distmom.models.multilabel.heads.linear import DIAGONAL_PENALTY, KeptStage, LinearFit, added_weights
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead
 from distmom.models.multilabel.heads.regression import (
     NO_LIMITS,
@@ -26,7 +26,6 @@ from distmom.models.multilabel.recipe import Recipe
 from distmom.models.multilabel.updates.kept_sums import (
     Content,
     CrossSum,
-    KeptStage,
     KeptSums,
     LinearSum,
     ridge_sum,
@@ -97,7 +96,7 @@ def _linear_fit(run: Run, start: Start) -> LinearFit:
     """Store the stages for the passes of a run. Nothing is left out of scores, so D is not used."""
     n_labels, inverse = run.corpus.n_labels, np.zeros(run.corpus.n_words + 1)
     stages = tuple(
-        Stage(stored_matrix(run.put, each.weights, n_labels), each.scale, each.step)
+        KeptStage(stored_matrix(run.put, each.weights, n_labels), each.scale, each.step)
         for each in start.stages
     )  # fmt: skip
     n_entries = len(start.stages[0].weights.data) if stages else 0

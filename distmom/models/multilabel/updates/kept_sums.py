@@ -25,29 +25,14 @@ from distmom.models.multilabel.heads.documents import (
     with_columns,
 )
 from distmom.models.multilabel.heads.heads import Head
-from distmom.models.multilabel.heads.linear import LinearFit
+from distmom.models.multilabel.heads.linear import KeptStage, LinearFit
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors
 from distmom.models.multilabel.recipe import Recipe
 from distmom.models.multilabel.variants import INDEX, SKETCH_NEIGHBORS
 from distmom.spectral.saved.layout import Matrix, array, group, record, value, variants
 
 #: share of a sum by which its remainder may be negative because of rounding
-ROUNDING = 1e-6
-
-
-@dataclass(frozen=True)
-class KeptStage:
-    """A stage of the linear head: see `distmom.models.multilabel.heads.linear.Stage`.
-
-    Attributes
-    ----------
-    weights : Csr
-    scale, step : float
-    """
-
-    weights: Csr = record({"": Matrix(("d1", "m"))})
-    scale: float = 1.0
-    step: float = 1.0
+REMAINDER_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -312,7 +297,7 @@ def join(
         )
     squares = np.sum([sign * each.sums.squares for sign, each in signed], axis=0)
     largest = np.sum([each.sums.squares for each in added], axis=0)
-    if (squares < -ROUNDING * np.maximum(largest, 1.0)).any():
+    if (squares < -REMAINDER_ROUNDING * np.maximum(largest, 1.0)).any():
         raise UsageError(
             f"documents are removed that are not in the model: the squares of word {int(np.argmin(squares))} "
             f"(counted from 0) would add up to {squares.min():g}"
@@ -321,7 +306,7 @@ def join(
     def combined(matrices: Sequence[Csr]) -> Csr:
         terms = [Term(matrix, sign) for matrix, (sign, _) in zip(matrices, signed, strict=True)]
         # Entries that cancel leave rounding errors.
-        return engine.maps.combine(terms, Pruning(share=ROUNDING) if taken else None)
+        return engine.maps.combine(terms, Pruning(share=REMAINDER_ROUNDING) if taken else None)
 
     first = added[0].sums
     cross = linear = ridge = None

@@ -1,0 +1,67 @@
+"""Newton's method with step halving, for penalised logistic regressions of many pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from distmom.blas import map_on_cores, pieces
+
+#: pairs that are multiplied at a time, which fit the processor's cache
+PIECE_PAIRS = 1 << 14
+#: most Newton steps, and the decrement at which they end
+MAX_STEPS, DECREMENT = 50, 1e-6
+
+#: a value, its gradient and its Hessian
+Derivatives = tuple[float, np.ndarray, np.ndarray]
+
+
+def penalised(
+    of_piece: Callable[[slice], Derivatives], n_pairs: int, b: np.ndarray, ridge: np.ndarray
+) -> Derivatives:
+    """Return a sum over pairs plus ``sum_j ridge_j b_j^2 / 2``, its gradient and its Hessian.
+
+    Parameters
+    ----------
+    of_piece : callable
+        Returns the sums over the pairs of a slice.
+    n_pairs : int
+    b, ridge : ndarray of shape (p,)
+        Coefficients and their penalties.
+    """
+    sums = 0.5 * float(ridge @ b**2), ridge * b, np.diag(ridge)
+    for added in map_on_cores(of_piece, pieces(n_pairs, PIECE_PAIRS)):
+        sums = sums[0] + added[0], sums[1] + added[1], sums[2] + added[2]
+    return sums
+
+
+def minimise(
+    derivatives: Callable[[np.ndarray], Derivatives], b: np.ndarray, *, single: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the coefficients (p,) at which Newton's method ends, and the Hessian (p, p) there.
+
+    Parameters
+    ----------
+    derivatives : callable
+        Returns the derivatives of a convex function at coefficients.
+    b : ndarray of shape (p,)
+        Where the method begins.
+    single : bool, default False
+        Whether the derivatives are sums in single precision, which do not distinguish small differences.
+    """
+    value, gradient, hessian = derivatives(b)
+    for _ in range(MAX_STEPS):
+        step = np.linalg.solve(hessian, gradient)
+        decrement, size = float(gradient @ step), 1.0
+        slack = DECREMENT * max(1.0, value) if single else 0.0
+        while True:
+            trial = b - size * step
+            now, gradient, hessian = derivatives(trial)
+            if now <= value + slack or size < 1e-3:
+                break
+            size /= 2.0
+        b, value = trial, now
+        if decrement < (10.0 * slack if single else DECREMENT * max(1.0, value)):
+            break
+    return b, hessian
