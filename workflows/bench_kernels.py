@@ -43,11 +43,11 @@ from distmom.models.multilabel.heads.heads import RidgeHead, rank_labels
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead
 from distmom.models.multilabel.heads.score_kernels import add_sparse_scores
 from distmom.models.multilabel.kernels import top_by_states, top_of_products
-from distmom.moments.features import inverse_document_frequency, tfidf_rows
+from distmom.moments.documents.labels import posteriors
+from distmom.moments.documents.share_kernels import find_collapsed
+from distmom.moments.features.residuals import add_residuals
+from distmom.moments.features.tfidf import inverse_document_frequency, tfidf_rows
 from distmom.moments.kernels import add_third_moment, gather
-from distmom.moments.labels import posteriors
-from distmom.moments.residuals import add_residuals
-from distmom.moments.share_kernels import find_collapsed
 from distmom.moments.sketching import add_product, omega, omega_key, scatter_rows
 from distmom.simulate import preset
 from distmom.simulate.draws import draw_documents

@@ -52,7 +52,7 @@ from distmom.corpus import Corpus
 from distmom.engine import open_executor
 from distmom.evaluate.metrics import RankingSums
 from distmom.models.multilabel.variants import HEADS
-from distmom.moments.features import fit_idf, tfidf_rows
+from distmom.moments.features.tfidf import fit_idf, tfidf_rows
 from distmom.ranking import inverse_propensity
 from distmom.simulate import PRESETS, preset, synthesise
 

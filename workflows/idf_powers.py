@@ -24,7 +24,7 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
 
 from distmom.engine import open_executor
-from distmom.moments.features import idf_power, inverse_document_frequency
+from distmom.moments.features.tfidf import idf_power, inverse_document_frequency
 
 
 def transformed(**options: Any) -> Callable[[csr_array], csr_array]:

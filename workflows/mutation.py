@@ -40,13 +40,13 @@ ROOT = Path(__file__).resolve().parents[1]
 RECOVERY = "tests/models/test_topic_moments.py::test_exact_population_comes_back_from_kept_moments"
 #: tests of each module
 TESTS = {
-    "distmom/moments/dirichlet.py": [
+    "distmom/moments/documents/dirichlet.py": [
         "tests/moments/test_dirichlet.py",
         "tests/moments/test_view_moments.py::test_fourth_moments_are_corrected_as_the_whole_tensor_is",
         RECOVERY,
     ],
     "distmom/moments/weighting.py": ["tests/moments/test_words.py"],
-    "distmom/moments/word_moments.py": ["tests/moments/test_words.py", RECOVERY],
+    "distmom/moments/documents/word_moments.py": ["tests/moments/test_words.py", RECOVERY],
     "distmom/linalg/whiten.py": ["tests/linalg/test_whiten.py"],
     "distmom/linalg/tensors/tensor.py": [
         "tests/linalg/test_tensor.py",

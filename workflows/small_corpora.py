@@ -32,7 +32,7 @@ from distmom.corpus import Corpus
 from distmom.engine import open_executor
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel import effort
-from distmom.moments.features import inverse_document_frequency, tfidf_rows
+from distmom.moments.features.tfidf import inverse_document_frequency, tfidf_rows
 
 DEPTHS = (1, 3, 5)
 #: test rows, at most

@@ -19,7 +19,7 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.corpus.layers import check_corpus
 from distmom.engine import Engine, Observer, open_engine, open_executor
 from distmom.models.topics.program import TopicModel
-from distmom.moments.cooccurrence import CooccurrencePass
+from distmom.moments.documents.cooccurrence import CooccurrencePass
 from distmom.predict.aligned import check_words
 from distmom.predict.pieces import in_pieces
 from distmom.spectral.capabilities import Capability, require

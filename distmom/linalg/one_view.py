@@ -22,7 +22,7 @@ from distmom.errors import NumericalError, UsageError
 from distmom.linalg.lowrank import find_split, independent_parts
 from distmom.linalg.tensors.tensor import compose
 from distmom.linalg.whiten import Whitening, whiten
-from distmom.moments.one_view import Predictors, noise_moments
+from distmom.moments.rows.one_view import Predictors, noise_moments
 
 #: random partitions of which the best conditioned one is used
 N_PARTITIONS = 30

@@ -21,7 +21,7 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredColumns
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
-from distmom.moments.product import (
+from distmom.moments.documents.product import (
     GroupMomentsPass,
     GroupSketchPass,
     PresenceEMPass,

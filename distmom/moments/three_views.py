@@ -1,7 +1,7 @@
 """Moments of three views in a basis, of orders one to three, from the sums of a pass.
 
-The views are words of three groups (`distmom.moments.product`), three groups of columns
-(`distmom.moments.multiview`) or the steps of windows (`distmom.moments.sequences`).
+The views are words of three groups (`distmom.moments.documents.product`), three groups of columns
+(`distmom.moments.rows.multiview`) or the steps of windows (`distmom.moments.sequences.moments`).
 """
 
 from __future__ import annotations

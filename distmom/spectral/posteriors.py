@@ -10,7 +10,7 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.rows import dense_rows, mass_of
+from distmom.moments.dense_rows import dense_rows, mass_of
 
 
 class Posterior(Protocol):

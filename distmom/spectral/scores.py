@@ -16,7 +16,7 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import WHOLE_SHARD, Pass
 from distmom.engine.sums.additive import SumSpec
-from distmom.moments.rows import aligned, dense_rows, piece_rows, weights_of
+from distmom.moments.dense_rows import aligned, dense_rows, piece_rows, weights_of
 
 #: least variance of a column within components, as a share of its variance
 LEAST_VARIANCE = 1e-3

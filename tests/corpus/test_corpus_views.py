@@ -9,7 +9,7 @@ from scipy.sparse import csr_array, save_npz
 from distmom.corpus import RowBlock, ViewCorpus, views
 from distmom.engine import plan_pass
 from distmom.errors import InputError, StoreError, UsageError
-from distmom.moments.views import ViewMomentsPass, ViewSketchPass
+from distmom.moments.views.moments import ViewMomentsPass, ViewSketchPass
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 5))

@@ -16,7 +16,7 @@ from distmom.engine import Engine, OnCluster, Pass, RunDirectory, SumSpec, open_
 from distmom.errors import ClusterError, InputError, UsageError
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.blend import choose as blend
-from distmom.moments.words import WordMomentsPass
+from distmom.moments.documents.words import WordMomentsPass
 
 pytestmark = pytest.mark.cluster
 

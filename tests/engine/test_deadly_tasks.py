@@ -11,7 +11,7 @@ import pytest
 
 from distmom.engine import InProcess, Pass, SumSpec, open_engine, open_executor, plan
 from distmom.errors import ClusterError, WorkersLostError
-from distmom.moments.words import WordSketchPass
+from distmom.moments.documents.words import WordSketchPass
 
 
 def die(value):

@@ -30,7 +30,7 @@ from distmom.engine.directory.run_directory import load_sums
 from distmom.engine.environment import environment
 from distmom.engine.stored.arrays import _maps
 from distmom.errors import StoreError
-from distmom.moments.words import WordSketchPass
+from distmom.moments.documents.words import WordSketchPass
 from distmom.spectral.inputs.aligned import AlignedCorpus
 
 

@@ -28,7 +28,7 @@ from distmom.engine.directory.epochs import EPOCH, LEASE, Beat, End, Owner
 from distmom.engine.directory.lease import Lease, leased
 from distmom.engine.directory.observation import condition
 from distmom.errors import CancelledError, ClusterError, TakenOverError, UsageError
-from distmom.moments.words import WordMomentsPass
+from distmom.moments.documents.words import WordMomentsPass
 from distmom.spectral.saved import artifact
 
 #: the command with a lease of two seconds

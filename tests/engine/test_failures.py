@@ -26,7 +26,7 @@ from distmom.engine.environment import differing, environment
 from distmom.engine.executors import stalled, watch
 from distmom.errors import ClusterError
 from distmom.models import MultiLabelMoM
-from distmom.moments.words import WordMomentsPass
+from distmom.moments.documents.words import WordMomentsPass
 
 pytestmark = pytest.mark.cluster
 
@@ -248,7 +248,7 @@ def test_a_pass_that_a_worker_cannot_import_ends_with_the_name_of_the_module(tmp
     place = tmp_path / "only_here"
     place.mkdir()
     (place / "passes_of_the_client.py").write_text(
-        "from distmom.moments.words import WordMomentsPass\nclass OwnPass(WordMomentsPass):\n    pass\n"
+        "from distmom.moments.documents.words import WordMomentsPass\nclass OwnPass(WordMomentsPass):\n    pass\n"
     )
     with cluster_of_processes(tmp_path, 1) as (address, _):
         monkeypatch.syspath_prepend(place)

@@ -22,7 +22,7 @@ from distmom.engine import (
 from distmom.engine.stored.held import HELD_SUM_BYTES
 from distmom.engine.sums.csr import combine, drop_small, largest_of_rows, transposed_product
 from distmom.errors import StoreError
-from distmom.moments.regression import CrossMomentPass
+from distmom.moments.features.regression import CrossMomentPass
 
 
 def random_matrix(seed, shape, density):

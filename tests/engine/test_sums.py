@@ -29,7 +29,7 @@ from distmom.engine.stored.held import HELD_SUM_BYTES
 from distmom.engine.sums.additive import _add_files, large_to_files
 from distmom.engine.sums.csr import combine
 from distmom.errors import StoreError, UsageError
-from distmom.moments.words import WordSketchPass
+from distmom.moments.documents.words import WordSketchPass
 
 
 def test_merge_adds_in_order_and_keeps_its_parts():

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.factors import Slices, find_factors, unique_eigenvectors
-from distmom.moments.fourth import pair_directions
+from distmom.moments.views.fourth import pair_directions
 
 K = 4
 

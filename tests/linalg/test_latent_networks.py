@@ -11,7 +11,7 @@ from distmom.linalg import whiten
 from distmom.linalg.expansion.latent_networks import latent_network, observed_network
 from distmom.linalg.lowrank import independent_parts
 from distmom.linalg.one_view import denoised_moments, find_parts, find_predictors
-from distmom.moments.one_view import noise_moments
+from distmom.moments.rows.one_view import noise_moments
 
 WEIGHTS = np.array([[0.0, 0.0, 0.7], [0.9, 0.0, -0.4], [0.0, 0.0, 0.0]])  # node 2, then 0, then 1
 ORDER = [2, 0, 1]

@@ -16,8 +16,8 @@ from distmom.linalg.tensors.weights import polar
 from distmom.models import load_model
 from distmom.models.gaussian.estimator import SphericalMixture
 from distmom.models.multiview.estimator import MultiView
-from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass
-from distmom.moments.multiview import MultiViewMomentsPass
+from distmom.moments.rows.gaussian import RowCovariancePass, RowMomentsPass
+from distmom.moments.rows.multiview import MultiViewMomentsPass
 from distmom.simulate.mixtures import GaussianPopulation
 from distmom.spectral.steps import contracted
 from distmom.spectral.steps.row_basis import leading_basis

@@ -21,7 +21,7 @@ from distmom.errors import InputError, StoreError, UsageError
 from distmom.models import ECA, load_model
 from distmom.models.eca.cumulants import warn_of_noise
 from distmom.moments.small import SmallMoments
-from distmom.moments.views import ViewSketchPass
+from distmom.moments.views.moments import ViewSketchPass
 from distmom.predict import transform_views
 from distmom.simulate.views import poisson_sentences
 from distmom.spectral.saved.artifact import MODEL

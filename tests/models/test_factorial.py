@@ -15,7 +15,7 @@ from distmom.engine import open_engine
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import FactorialHMM, load_model
 from distmom.models.factorial.joint import JointDecodePass, joint_chain
-from distmom.moments.factorial import ChainMomentsPass, ChainSketchPass, selected_windows
+from distmom.moments.sequences.factorial import ChainMomentsPass, ChainSketchPass, selected_windows
 from distmom.simulate.chains import FactorialChains
 from distmom.spectral.program.execute import execute
 

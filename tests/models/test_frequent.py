@@ -21,7 +21,7 @@ from distmom.models.multilabel.classifiers import margin
 from distmom.models.multilabel.classifiers.margin import frequent_labels
 from distmom.models.multilabel.heads import candidates
 from distmom.models.multilabel.heads.heads import SLOPE, FrequentHead
-from distmom.moments.features import inverse_document_frequency, tfidf_rows
+from distmom.moments.features.tfidf import inverse_document_frequency, tfidf_rows
 
 
 @pytest.fixture

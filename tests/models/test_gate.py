@@ -22,7 +22,7 @@ from distmom.models.multilabel.classifiers.gate_solver import COST, gate_documen
 from distmom.models.multilabel.heads import candidates, scorer
 from distmom.models.multilabel.heads.heads import GateHead
 from distmom.models.multilabel.kernels import top_labels
-from distmom.moments.features import inverse_document_frequency, tfidf_rows
+from distmom.moments.features.tfidf import inverse_document_frequency, tfidf_rows
 
 
 @pytest.fixture

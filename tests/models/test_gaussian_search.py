@@ -16,7 +16,7 @@ from distmom.cli.main import main
 from distmom.corpus import RowBlock, RowCorpus, ingest_rows
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import GaussianSearch, load_model
-from distmom.moments.search import RowTargetsPass
+from distmom.moments.rows.search import RowTargetsPass
 from distmom.simulate.mixtures import GaussianPopulation, draw_labels
 
 

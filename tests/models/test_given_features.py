@@ -12,7 +12,7 @@ from scipy.sparse import csr_array, vstack
 from distmom.cli.main import main
 from distmom.errors import StoreError
 from distmom.models import MultiLabelMoM, load_model
-from distmom.moments.features import inverse_document_frequency, tfidf_rows
+from distmom.moments.features.tfidf import inverse_document_frequency, tfidf_rows
 
 OPTIONS = {"effort": "low", "random_state": 0}
 

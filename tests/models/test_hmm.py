@@ -14,7 +14,7 @@ from distmom.errors import NumericalError
 from distmom.models import HiddenMarkov
 from distmom.models.markov.chain import Chain, Edges, Steps, best_path, posterior
 from distmom.models.markov.passes import DecodePass, ExpectationPass, TransferPass, cut_edges
-from distmom.moments.sequences import WindowMomentsPass, WindowSketchPass, window_moments
+from distmom.moments.sequences.moments import WindowMomentsPass, WindowSketchPass, window_moments
 from distmom.simulate.chains import MarkovPopulation
 
 

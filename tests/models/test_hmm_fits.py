@@ -16,8 +16,8 @@ from distmom.errors import InputError, UsageError
 from distmom.models import HiddenMarkov, load_model
 from distmom.models.markov.chain import Chain
 from distmom.models.markov.passes import DecodePass, ExpectationPass
-from distmom.moments.sequences import ContextPass, WindowMomentsPass, WindowSketchPass
-from distmom.moments.windows import StepMeanPass
+from distmom.moments.sequences.moments import ContextPass, WindowMomentsPass, WindowSketchPass
+from distmom.moments.sequences.windows import StepMeanPass
 from distmom.spectral.program.execute import execute
 
 

@@ -21,7 +21,7 @@ from distmom.linalg.tensors.quartic import (
     quartic_power,
 )
 from distmom.models.ica.estimator import ICA
-from distmom.moments.ica import (
+from distmom.moments.rows.ica import (
     RowContrastPass,
     RowFourthPass,
     RowScorePass,

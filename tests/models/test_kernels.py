@@ -17,7 +17,7 @@ from distmom.models.multilabel.kernels import (
     top_labels,
     top_of_products,
 )
-from distmom.moments.residuals import add_residuals
+from distmom.moments.features.residuals import add_residuals
 
 
 def load(leaf):

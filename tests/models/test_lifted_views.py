@@ -16,7 +16,7 @@ from distmom.engine import Columns
 from distmom.errors import NumericalError, UsageError
 from distmom.models import load_model
 from distmom.models.multiview.estimator import MultiView
-from distmom.moments.multiview import (
+from distmom.moments.rows.multiview import (
     MultiViewColumnsPass,
     MultiViewMomentsPass,
     MultiViewSketchPass,
@@ -142,8 +142,8 @@ def test_products_are_those_of_all_multisets_of_columns():
 
 @pytest.mark.parametrize("weights", [None, np.random.default_rng(1).uniform(size=60)])
 def test_sums_are_those_of_rows_with_products(weights, monkeypatch):
-    monkeypatch.setattr("distmom.moments.multiview._LEAST_ROWS", 7)
-    monkeypatch.setattr("distmom.moments.multiview._PIECE_VALUES", 1)
+    monkeypatch.setattr("distmom.moments.rows.multiview._LEAST_ROWS", 7)
+    monkeypatch.setattr("distmom.moments.rows.multiview._PIECE_VALUES", 1)
     rng = np.random.default_rng(0)
     widths, lifted = (2, 3, 1), (5, 9, 2)
     X, units = rng.normal(size=(60, 6)) + 1.0, rng.uniform(0.5, 1.5, (6, 2))

@@ -15,7 +15,7 @@ from distmom.models.multilabel.classifiers import margin
 from distmom.models.multilabel.classifiers.descent import fit_margin, fit_margins
 from distmom.models.multilabel.classifiers.margin_solver import batch_weights
 from distmom.models.multilabel.variants import COSTS
-from distmom.moments.features import tfidf_rows
+from distmom.moments.features.tfidf import tfidf_rows
 
 
 @pytest.fixture(scope="module")

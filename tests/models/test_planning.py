@@ -19,7 +19,7 @@ from distmom.models.multilabel import trials
 from distmom.models.multilabel.heads.candidates import candidates_pass
 from distmom.models.multilabel.heads.heads import GateHead, RidgeHead
 from distmom.models.multilabel.latent.states import fit_states
-from distmom.moments.words import WordMomentsPass
+from distmom.moments.documents.words import WordMomentsPass
 from distmom.simulate import TopicPopulation, preset, synthesise
 from distmom.spectral.program import timing
 from distmom.spectral.program.execute import execute

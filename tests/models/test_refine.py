@@ -16,7 +16,7 @@ from distmom.models.topics import program as topic_model
 from distmom.models.topics.initial import Initial
 from distmom.models.topics.refine import Completion, _near, complete, initial_topics, refine_topics
 from distmom.models.topics.steps import Topics
-from distmom.moments.shares import folds_of
+from distmom.moments.documents.shares import folds_of
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
 

@@ -11,7 +11,12 @@ from distmom.cli.main import main
 from distmom.corpus import RowBlock, RowCorpus, ingest_rows
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import RegressionSearch, load_model
-from distmom.moments.search import ResponseMomentsPass, ResponsePairsPass, ResponseSketchPass, whole_third
+from distmom.moments.rows.search import (
+    ResponseMomentsPass,
+    ResponsePairsPass,
+    ResponseSketchPass,
+    whole_third,
+)
 from distmom.simulate.mixtures import RegressionPopulation, draw_labels
 from distmom.spectral.steps.basis import _cholesky_factor
 

@@ -16,7 +16,7 @@ from distmom.models.multilabel.heads import linear
 from distmom.models.multilabel.heads.features import extend_features, fit_features
 from distmom.models.multilabel.heads.linear import DIAGONAL_PENALTY, extend_linear, fit_linear
 from distmom.models.multilabel.heads.regression import extend_ridge, fit_ridge, sketch_basis
-from distmom.moments.residuals import ResidualPass
+from distmom.moments.features.residuals import ResidualPass
 
 N_DOCUMENTS, N_WORDS, N_LABELS = 400, 60, 30
 

@@ -10,7 +10,7 @@ from distmom.errors import NumericalError, UsageError
 from distmom.linalg.search.component import SEARCHES, whitening_search
 from distmom.models import TopicSearch
 from distmom.models.topics import search as models_search
-from distmom.moments.dirichlet import third_moment
+from distmom.moments.documents.dirichlet import third_moment
 from distmom.simulate import TopicPopulation
 from distmom.spectral.inputs import documents
 

@@ -13,8 +13,8 @@ from distmom.errors import NumericalError, UsageError
 from distmom.linalg import decompose, decompose_slices, multilinear, slice_directions, whiten
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.latent.states import StateSettings, check_size, extend_states, fit_states
+from distmom.moments.documents.words import WordMomentsPass, WordSketchPass
 from distmom.moments.weighting import MomentKind
-from distmom.moments.words import WordMomentsPass, WordSketchPass
 from distmom.simulate.multilabel import planted
 from distmom.spectral.steps.core import load_moments
 from distmom.spectral.steps.recovery import tall_sum, to_columns

@@ -13,8 +13,8 @@ from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel.classifiers.margin import fit_margins
 from distmom.models.multilabel.heads.features import Features
 from distmom.models.multilabel.updates import updatable as updates
-from distmom.moments.features import tfidf_rows, with_constant
-from distmom.moments.regression import ridge_coefficients
+from distmom.moments.features.regression import ridge_coefficients
+from distmom.moments.features.tfidf import tfidf_rows, with_constant
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ from scipy import sparse
 from distmom.corpus import RowCorpus
 from distmom.engine import Columns, merge
 from distmom.linalg import slice_directions, symmetrise
-from distmom.moments.contracted import (
+from distmom.moments.rows.contracted import (
     RowContractionsPass,
     ViewContractionsPass,
     row_contraction,
     view_contraction,
 )
-from distmom.moments.gaussian import RowMomentsPass, row_moments
-from distmom.moments.multiview import MultiViewMomentsPass
+from distmom.moments.rows.gaussian import RowMomentsPass, row_moments
+from distmom.moments.rows.multiview import MultiViewMomentsPass
 from distmom.moments.three_views import group_moments, group_pairs
 
 N, D, R, K = 300, 31, 14, 12
@@ -40,8 +40,8 @@ AVERAGES = np.column_stack([RNG.normal(size=D), np.ones(D)])
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch):
     """Make blocks consist of several pieces."""
-    monkeypatch.setattr("distmom.moments.rows.LEAST_ROWS", 16)
-    monkeypatch.setattr("distmom.moments.rows.PIECE_VALUES", 1)
+    monkeypatch.setattr("distmom.moments.dense_rows.LEAST_ROWS", 16)
+    monkeypatch.setattr("distmom.moments.dense_rows.PIECE_VALUES", 1)
 
 
 def summed(pass_, weights=None, rows=X, shard_rows=64):

@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose
 
 from distmom.corpus import RowCorpus
 from distmom.models.diagonal.posterior import DiagonalAssignPass, DiagonalEMPass, Diagonals, Posterior
-from distmom.moments.diagonal import ColumnMomentsPass, ViewSquaresPass, column_moments
-from distmom.moments.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
+from distmom.moments.rows.diagonal import ColumnMomentsPass, ViewSquaresPass, column_moments
+from distmom.moments.rows.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
 from distmom.spectral.posteriors import posterior_of
 
 WIDTHS = (5, 4, 4)

@@ -9,7 +9,7 @@ from scipy.sparse import vstack
 from distmom.corpus import MemoryCorpus
 from distmom.engine import open_engine
 from distmom.errors import UsageError
-from distmom.moments.dirichlet import (
+from distmom.moments.documents.dirichlet import (
     fourth_moment,
     least_skewness,
     proportions,
@@ -23,11 +23,11 @@ from distmom.moments.dirichlet import (
     third_moment_steps,
     topic_factor,
 )
-from distmom.moments.fourth import pair_directions
+from distmom.moments.documents.word_fourth import WordFourthPass, word_fourth
+from distmom.moments.documents.word_moments import word_moments
+from distmom.moments.documents.words import WordMomentsPass
+from distmom.moments.views.fourth import pair_directions
 from distmom.moments.weighting import MomentKind
-from distmom.moments.word_fourth import WordFourthPass, word_fourth
-from distmom.moments.word_moments import word_moments
-from distmom.moments.words import WordMomentsPass
 from distmom.simulate.topics import TopicPopulation
 
 

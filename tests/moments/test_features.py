@@ -8,7 +8,7 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
 
 from distmom.corpus import MemoryCorpus
-from distmom.moments.features import fit_idf, inverse_document_frequency, tfidf_rows
+from distmom.moments.features.tfidf import fit_idf, inverse_document_frequency, tfidf_rows
 
 
 @pytest.fixture(scope="module")

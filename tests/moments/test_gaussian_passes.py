@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from distmom.corpus import RowCorpus
 from distmom.engine import Columns, merge
 from distmom.models.gaussian.posterior import Gaussians, RowAssignPass, RowEMPass
-from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass, row_moments
+from distmom.moments.rows.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass, row_moments
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 7)) + 3.0
@@ -20,8 +20,8 @@ ORIGIN = RNG.normal(size=(7, 1))
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch):
     """Make blocks consist of several pieces."""
-    monkeypatch.setattr("distmom.moments.rows.LEAST_ROWS", 16)
-    monkeypatch.setattr("distmom.moments.rows.PIECE_VALUES", 1)
+    monkeypatch.setattr("distmom.moments.dense_rows.LEAST_ROWS", 16)
+    monkeypatch.setattr("distmom.moments.dense_rows.PIECE_VALUES", 1)
 
 
 def summed(pass_, weights=None, **options):

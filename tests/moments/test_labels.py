@@ -8,7 +8,7 @@ from helpers import WeightedCorpus
 from numpy.testing import assert_allclose
 
 from distmom.engine import TallResult, open_engine
-from distmom.moments.labels import LabelMomentsPass, posteriors
+from distmom.moments.documents.labels import LabelMomentsPass, posteriors
 from distmom.moments.weighting import MomentKind
 from distmom.simulate.multilabel import planted
 

@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 
 from distmom.corpus import MemoryCorpus
 from distmom.engine import Columns, merge
-from distmom.moments.product import PresenceEMPass, maximised, presence_logs, smoothed_rates
+from distmom.moments.documents.product import PresenceEMPass, maximised, presence_logs, smoothed_rates
 
 RNG = np.random.default_rng(0)
 X = RNG.poisson(0.8, (300, 9))

@@ -8,9 +8,14 @@ from sklearn.linear_model import Ridge
 
 from distmom.engine import TallResult, Term, open_engine
 from distmom.models.multilabel.heads import regression
-from distmom.moments.features import inverse_document_frequency, tfidf_rows
-from distmom.moments.index import IndexPass
-from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
+from distmom.moments.features.index import IndexPass
+from distmom.moments.features.regression import (
+    CrossMomentPass,
+    FeatureSketchPass,
+    RidgePass,
+    ridge_coefficients,
+)
+from distmom.moments.features.tfidf import inverse_document_frequency, tfidf_rows
 
 
 def dense(corpus):

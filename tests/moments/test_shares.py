@@ -12,10 +12,10 @@ from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import open_engine
 from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.tall import TallSum
-from distmom.moments.document_shares import GivenTopics, mixture_shares
-from distmom.moments.halves import half_counts
-from distmom.moments.share_kernels import find_collapsed, find_shares, log_likelihood
-from distmom.moments.shares import CompletionPass, MixturePass, RefinePass, folds_of
+from distmom.moments.documents.document_shares import GivenTopics, mixture_shares
+from distmom.moments.documents.halves import half_counts
+from distmom.moments.documents.share_kernels import find_collapsed, find_shares, log_likelihood
+from distmom.moments.documents.shares import CompletionPass, MixturePass, RefinePass, folds_of
 
 #: topics of the documents below: more than fit into one vector of lanes, and no multiple of them
 K = 11

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 
 from distmom.corpus import RowCorpus
 from distmom.engine import open_engine
-from distmom.moments.trees import TreeMomentsPass, tree_moments
+from distmom.moments.rows.trees import TreeMomentsPass, tree_moments
 
 WIDTHS, LEAVES = (3, 1, 4, 2), ((0, 1, 2), (3, 1, 0))
 CUTS = [slice(0, 3), slice(3, 4), slice(4, 8), slice(8, 10)]

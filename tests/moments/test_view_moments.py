@@ -9,11 +9,11 @@ from scipy.sparse import csr_array
 from distmom.corpus import ViewCorpus
 from distmom.engine import StoredColumns, Sums, TallResult, TallSum, merge, open_engine
 from distmom.moments.counter import uniforms
-from distmom.moments.dirichlet import fourth_moment, third_moment
-from distmom.moments.fourth import ViewFourthPass, pair_directions, view_fourth
-from distmom.moments.groups import N_PARTS, contrasts
+from distmom.moments.documents.dirichlet import fourth_moment, third_moment
 from distmom.moments.sketching import omega, omega_key
-from distmom.moments.views import ViewMeanPass, ViewMomentsPass, ViewSketchPass, view_moments
+from distmom.moments.views.fourth import ViewFourthPass, pair_directions, view_fourth
+from distmom.moments.views.groups import N_PARTS, contrasts
+from distmom.moments.views.moments import ViewMeanPass, ViewMomentsPass, ViewSketchPass, view_moments
 from distmom.simulate.views import Views
 
 RNG = np.random.default_rng(0)

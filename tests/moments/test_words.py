@@ -13,13 +13,13 @@ from distmom.engine.executors.connections import open_executor
 from distmom.engine.passes import Selection
 from distmom.engine.sums.tall import FREQUENT, frequent_rows
 from distmom.errors import InputError, UsageError
+from distmom.moments.documents.power import WordPowerPass, word_steps
+from distmom.moments.documents.word_fourth import WordFourthPass, word_fourth
+from distmom.moments.documents.word_moments import word_moments, word_slices
+from distmom.moments.documents.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
-from distmom.moments.power import WordPowerPass, word_steps
 from distmom.moments.small import SmallMoments
 from distmom.moments.weighting import MomentKind, document_weights
-from distmom.moments.word_fourth import WordFourthPass, word_fourth
-from distmom.moments.word_moments import word_moments, word_slices
-from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 
 
 def positions(row):

@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from distmom.corpus import MemoryCorpus
-from distmom.moments.features import fit_idf
+from distmom.moments.features.tfidf import fit_idf
 
 
 @pytest.fixture

@@ -37,8 +37,8 @@ from distmom.models.diagonal.fitting import (
 from distmom.models.diagonal.pictures import pictures_of
 from distmom.models.diagonal.posterior import DiagonalAssignPass, DiagonalEMPass, Diagonals, Posterior
 from distmom.models.diagonal.recovery import Estimate, recover_by_partitions, view_scales
-from distmom.moments.diagonal import ColumnMomentsPass, ViewSquaresPass
-from distmom.moments.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
+from distmom.moments.rows.diagonal import ColumnMomentsPass, ViewSquaresPass
+from distmom.moments.rows.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
 from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.densities import RowDensity

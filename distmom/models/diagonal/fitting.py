@@ -20,8 +20,8 @@ from distmom.models.diagonal.recovery import (
     estimate_of,
     score_coefficients,
 )
-from distmom.moments.diagonal import ColumnMoments, column_moments, spreads_of
-from distmom.moments.rows import mass_of_rows, view_slices
+from distmom.moments.dense_rows import mass_of_rows, view_slices
+from distmom.moments.rows.diagonal import ColumnMoments, column_moments, spreads_of
 from distmom.moments.three_views import N_GROUPS, GroupMoments
 from distmom.spectral.program.run import Run
 from distmom.spectral.saved.layout import array, value
@@ -118,7 +118,7 @@ def _of_partition(error: NumericalError) -> NumericalError:
 
 
 def view_scores(engine: Engine, found: AlignedViews) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coefficients and constants of `distmom.moments.diagonal.ViewSquaresPass`."""
+    """Return the coefficients and constants of `distmom.moments.rows.diagonal.ViewSquaresPass`."""
     weights = found.weights / found.weights.sum()
     r, k = found.means.shape[1:]
     coefficients = np.zeros((N_GROUPS, N_GROUPS, r, k))

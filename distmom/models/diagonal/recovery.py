@@ -17,7 +17,7 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
-from distmom.moments.diagonal import ColumnMoments
+from distmom.moments.rows.diagonal import ColumnMoments
 from distmom.moments.three_views import N_GROUPS, PAIRS, GroupMoments
 from distmom.spectral.program.run import unknown
 from distmom.spectral.steps import centred_views

@@ -10,8 +10,8 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.engine.directory.run_directory import load_sums
 from distmom.linalg import Whitening
-from distmom.moments.fourth import view_fourth
 from distmom.moments.small import SmallMoments
+from distmom.moments.views.fourth import view_fourth
 from distmom.spectral.steps.concentration import find_alpha0, warn_at_ends
 
 logger = logging.getLogger(__name__)

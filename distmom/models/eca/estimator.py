@@ -2,9 +2,9 @@
 
 Source: Anandkumar, Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation": Algorithms 1
 and 2 for independent factors, Algorithms 3 and 5 and remark 8 for shares with a Dirichlet law. With M2 and M3 the
-moments that are diagonal in the factors (`distmom.moments.dirichlet`; central ones for independent factors), Q a
-basis of the range of M2 and W the whitening matrix in it, the columns of M = W'Q'O are orthonormal and diagonalise
-M3.
+moments that are diagonal in the factors (`distmom.moments.documents.dirichlet`; central ones for independent
+factors), Q a basis of the range of M2 and W the whitening matrix in it, the columns of M = W'Q'O are orthonormal
+and diagonalise M3.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from distmom.linalg import Whitening
 from distmom.linalg.factors import METHODS, Factors
 from distmom.models.eca.cumulants import alpha0_of_views, load_fourth, warn_of_noise
 from distmom.models.eca.recovery import group_factors, recover_factors
-from distmom.moments.fourth import ViewFourthPass, pair_directions
-from distmom.moments.views import ViewMeanPass, ViewMomentsPass
+from distmom.moments.views.fourth import ViewFourthPass, pair_directions
+from distmom.moments.views.moments import ViewMeanPass, ViewMomentsPass
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
 from distmom.spectral.inputs.checks import check_n_features

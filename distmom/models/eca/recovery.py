@@ -16,7 +16,7 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.corpus import RowBlock
 from distmom.linalg.factors import Factors
-from distmom.moments.dirichlet import proportions, second_moment
+from distmom.moments.documents.dirichlet import proportions, second_moment
 from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.factors import White
 from distmom.spectral.steps.recovery import product

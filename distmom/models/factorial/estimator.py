@@ -1,7 +1,7 @@
 """Sequences of dense steps behind which several independent chains of two states are hidden.
 
-Source: see `distmom.models.factorial.recovery`. The moments are those of `distmom.moments.factorial`, and decoding
-is that of `distmom.models.factorial.joint`.
+Source: see `distmom.models.factorial.recovery`. The moments are those of `distmom.moments.sequences.factorial`,
+and decoding is that of `distmom.models.factorial.joint`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from distmom.models.markov.chain import Chain, Edges, Steps, best_path, posterio
 from distmom.models.markov.fitting import standards
 from distmom.models.markov.inputs import sequences_in_memory
 from distmom.models.markov.passes import ExpectationPass, stored_edges
-from distmom.moments.factorial import ChainMomentsPass, ChainSketchPass
-from distmom.moments.windows import N_STEPS, StepMeanPass, n_step_features
+from distmom.moments.sequences.factorial import ChainMomentsPass, ChainSketchPass
+from distmom.moments.sequences.windows import N_STEPS, StepMeanPass, n_step_features
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
 from distmom.spectral.inputs.checks import check_n_features

@@ -48,7 +48,7 @@ def with_constant(engine: Engine, basis: Basis, k: int) -> Basis:
     ----------
     engine : Engine
     basis : Basis
-        Of the range of the moments of `distmom.moments.windows.step_features` of degree 1.
+        Of the range of the moments of `distmom.moments.sequences.windows.step_features` of degree 1.
     k : int
         Number of chains, at most the rank of the other features.
 

@@ -23,7 +23,7 @@ from distmom.blas import one_blas_thread
 from distmom.engine.directory.run_directory import load_sums
 from distmom.errors import NumericalError
 from distmom.linalg.factors import ROUNDING, Slices, find_factors
-from distmom.moments.factorial import ChainMoments, chain_moments
+from distmom.moments.sequences.factorial import ChainMoments, chain_moments
 from distmom.spectral.program.run import Decomposed, unknown
 from distmom.spectral.steps.three_views import shared_range, symmetric_view
 

@@ -8,7 +8,7 @@ weighted by variances, and G the covariance of y under noise of variance one, ze
     T(I, I, h) = E[y y'(y'h)] - (c'h) G - c (Gh)' - (Gh) c'
     T(I, v, v) = E[y (y'v)^2] - (v'Gv) c - 2 (c'v) Gv
 
-The passes of `distmom.moments.contracted` add up the expectations, and c.
+The passes of `distmom.moments.rows.contracted` add up the expectations, and c.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from distmom.models.gaussian.recovery import (
     weighted_means,
     whitened_rows,
 )
-from distmom.moments.contracted import RowContractionsPass, row_contraction
-from distmom.moments.gaussian import RowMomentsPass
+from distmom.moments.rows.contracted import RowContractionsPass, row_contraction
+from distmom.moments.rows.gaussian import RowMomentsPass
 from distmom.moments.weighting import positive
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.contracted import Contracted, find_by_contractions, sliced_facts

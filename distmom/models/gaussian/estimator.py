@@ -34,7 +34,7 @@ from distmom.models.gaussian.pictures import mixture_pictures
 from distmom.models.gaussian.posterior import Gaussians, Posterior, RowAssignPass, RowEMPass
 from distmom.models.gaussian.recovery import Found, recover
 from distmom.models.gaussian.rotation import most_components, n_directions, recover_by_rotation
-from distmom.moments.gaussian import RowMomentsPass
+from distmom.moments.rows.gaussian import RowMomentsPass
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.densities import RowDensity

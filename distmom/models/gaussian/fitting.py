@@ -14,7 +14,7 @@ from distmom.engine.stored.arrays import SLAB_ROWS
 from distmom.engine.sums.tall import read_rows
 from distmom.models.gaussian.posterior import Gaussians, Posterior, maximised
 from distmom.models.gaussian.recovery import LEAST_NOISE, LEAST_VARIANCE, Found, count_components
-from distmom.moments.gaussian import (
+from distmom.moments.rows.gaussian import (
     RowMoments,
     row_moments,
 )

@@ -15,7 +15,7 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import WHOLE_SHARD, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.rows import dense_rows, mass_of, piece_bytes, piece_rows, pieces, squared_norms
+from distmom.moments.dense_rows import dense_rows, mass_of, piece_bytes, piece_rows, pieces, squared_norms
 from distmom.spectral.posteriors import AssignPass, MixturePass, normalise
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.linalg import Decomposition, Whitening, decompose, multilinear, robust_components, symmetrise
-from distmom.moments.gaussian import RowMoments
+from distmom.moments.rows.gaussian import RowMoments
 from distmom.spectral.program.run import Decomposed, unknown
 from distmom.spectral.steps.isotropic import check_range, n_usable, noise_of, whitened_covariance
 from distmom.spectral.steps.rank import REPLICATED_SHARE

@@ -32,7 +32,7 @@ from distmom.models.gaussian.recovery import (
     Found,
     least_variance,
 )
-from distmom.moments.gaussian import RowMoments
+from distmom.moments.rows.gaussian import RowMoments
 from distmom.moments.three_views import N_GROUPS, PAIRS, GroupMoments
 from distmom.spectral.steps.isotropic import check_range, noise_of
 from distmom.spectral.steps.three_views import align_views

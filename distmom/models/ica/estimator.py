@@ -28,9 +28,9 @@ from distmom.models.ica.fitting import (
 )
 from distmom.models.ica.pictures import pictures_of
 from distmom.models.ica.recovery import CONVERGED, METHODS, Found, checked, recover, stepped
-from distmom.moments.fourth import pair_directions
-from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
-from distmom.moments.ica import RowContrastPass, RowFourthPass, RowScorePass, n_pairs
+from distmom.moments.rows.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
+from distmom.moments.rows.ica import RowContrastPass, RowFourthPass, RowScorePass, n_pairs
+from distmom.moments.views.fourth import pair_directions
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter

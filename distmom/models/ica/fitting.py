@@ -12,8 +12,8 @@ from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
 from distmom.engine.directory.run_directory import load_sums
 from distmom.errors import NumericalError
 from distmom.models.ica.recovery import Found, magnitudes
-from distmom.moments.gaussian import row_moments
-from distmom.moments.ica import FourthMoment, row_contrast, row_fourth
+from distmom.moments.rows.gaussian import row_moments
+from distmom.moments.rows.ica import FourthMoment, row_contrast, row_fourth
 from distmom.spectral.program.run import unknown
 from distmom.spectral.saved.layout import array, value
 from distmom.spectral.steps.basis import Basis

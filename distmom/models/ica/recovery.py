@@ -32,7 +32,7 @@ from distmom.linalg.tensors.quartic import (
     quartic_power,
 )
 from distmom.linalg.whiten import whiten
-from distmom.moments.ica import FourthMoment, n_pairs
+from distmom.moments.rows.ica import FourthMoment, n_pairs
 from distmom.spectral.program.run import Decomposed, unknown
 
 METHODS = ("joint", "power", "pencil")

@@ -1,6 +1,6 @@
 """Hidden Markov models of sequences of symbols or dense steps, by the moments of windows of three steps.
 
-The moments are those of `distmom.moments.sequences`, and `distmom.models.markov.recovery` makes a model of
+The moments are those of `distmom.moments.sequences.moments`, and `distmom.models.markov.recovery` makes a model of
 them. Passes of Baum and Welch may follow.
 """
 
@@ -22,8 +22,8 @@ from distmom.models.markov.fitting import SEQUENCES_PER_STATE, Fitting, frequenc
 from distmom.models.markov.inputs import sequences_in_memory
 from distmom.models.markov.passes import ExpectationPass, stored_edges
 from distmom.models.markov.recovery import ROUTES, Recovered, load_windows, recover
-from distmom.moments.sequences import ContextPass, WindowMomentsPass, WindowSketchPass
-from distmom.moments.windows import N_STEPS, StepMeanPass, n_step_features
+from distmom.moments.sequences.moments import ContextPass, WindowMomentsPass, WindowSketchPass
+from distmom.moments.sequences.windows import N_STEPS, StepMeanPass, n_step_features
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.parameters import parameter

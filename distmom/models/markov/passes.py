@@ -30,7 +30,7 @@ from distmom.models.markov.chain import (
     posterior,
 )
 from distmom.models.markov.kernels import add_counts, expect
-from distmom.moments.rows import dense_rows, mass_of, weights_of
+from distmom.moments.dense_rows import dense_rows, mass_of, weights_of
 from distmom.spectral.program.run import Run, unknown
 
 

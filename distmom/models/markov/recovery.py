@@ -19,7 +19,7 @@ from distmom.blas import one_blas_thread
 from distmom.engine.directory.run_directory import load_sums
 from distmom.errors import NumericalError
 from distmom.linalg.simplex import simplex_rows
-from distmom.moments.sequences import WindowMoments, window_moments
+from distmom.moments.sequences.moments import WindowMoments, window_moments
 from distmom.spectral.program.run import Decomposed, unknown
 from distmom.spectral.steps.three_views import decompose_views, mapped, shared_range
 

@@ -52,7 +52,7 @@ from distmom.models.multilabel.variants import (
     Votes,
     named,
 )
-from distmom.moments.features import fit_idf
+from distmom.moments.features.tfidf import fit_idf
 from distmom.spectral.program.run import unknown
 from distmom.spectral.steps.recovery import in_memory
 
@@ -78,7 +78,7 @@ class HeadSettings:
     n_residual_passes : int
     states : StateSettings
     features : str
-        How features follow from the values of words, one of `distmom.moments.features.FEATURES`.
+        How features follow from the values of words, one of `distmom.moments.features.tfidf.FEATURES`.
     seed : int
     objective : str, default "mean"
         Metric that `auto` chooses a blend for.

@@ -41,7 +41,7 @@ from distmom.models.multilabel.targets import TARGET_TYPE, TARGETS, checked_targ
 from distmom.models.multilabel.updates.kept_sums import KeptSums, check_kept
 from distmom.models.multilabel.updates.updatable import Updatable
 from distmom.models.multilabel.variants import HEADS, STATE_HEADS
-from distmom.moments.features import FEATURES
+from distmom.moments.features.tfidf import FEATURES
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin

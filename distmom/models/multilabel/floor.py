@@ -19,8 +19,8 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Executor, InProcess, TallSum
 from distmom.engine.sums.tall import frequent_rows
 from distmom.linalg import compose, decompose
+from distmom.moments.documents.labels import posteriors
 from distmom.moments.kernels import add_third_moment, gather
-from distmom.moments.labels import posteriors
 from distmom.moments.sketching import add_product, omega_key, scatter_rows
 
 #: documents that are processed at a time, as in the passes

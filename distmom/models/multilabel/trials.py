@@ -45,7 +45,7 @@ from distmom.models.multilabel.heads.heads import (
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors
 from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.models.multilabel.variants import INDEX, Variant, needs
-from distmom.moments.features import inverse_document_frequency, tfidf_rows, with_constant
+from distmom.moments.features.tfidf import inverse_document_frequency, tfidf_rows, with_constant
 
 #: documents that are scored
 N_QUERIES = 256

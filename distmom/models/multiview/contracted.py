@@ -20,8 +20,8 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Engine
 from distmom.engine.directory.run_directory import load_sums
 from distmom.linalg import slice_directions
-from distmom.moments.contracted import ViewContractionsPass, view_contraction
-from distmom.moments.multiview import MultiViewMomentsPass
+from distmom.moments.rows.contracted import ViewContractionsPass, view_contraction
+from distmom.moments.rows.multiview import MultiViewMomentsPass
 from distmom.moments.three_views import N_GROUPS, GroupPairs
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.centred_views import conditioning, extended_pairs

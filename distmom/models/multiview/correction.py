@@ -23,7 +23,7 @@ from distmom.engine import Engine, PassResult
 from distmom.engine.directory.run_directory import load_sums
 from distmom.errors import NumericalError
 from distmom.models.multiview.fitting import Conditional
-from distmom.moments.rows import view_slices
+from distmom.moments.dense_rows import view_slices
 from distmom.moments.three_views import GroupMoments, group_moments
 from distmom.spectral.steps.three_views import align_views
 

@@ -2,8 +2,8 @@
 
 Source: Anandkumar, Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation", section 4.4
 and Algorithm 4. A row has a hidden vector h, and its views are independent given h, with means ``O_t h``. For
-shares h with a Dirichlet law, moments corrected for alpha0 by the mean of every view (`distmom.moments.dirichlet`)
-are, up to their factors,
+shares h with a Dirichlet law, moments corrected for alpha0 by the mean of every view
+(`distmom.moments.documents.dirichlet`) are, up to their factors,
 
     sum_i p_i O_si O_ti'          sum_i p_i O_1i (x) O_2i (x) O_3i          p_i = alpha_i / alpha0
 
@@ -28,7 +28,7 @@ from scipy.optimize import brentq
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
-from distmom.moments.dirichlet import second_cross_moment, third_cross_moment
+from distmom.moments.documents.dirichlet import second_cross_moment, third_cross_moment
 from distmom.moments.three_views import PAIRS, GroupMoments
 from distmom.spectral.steps.centred_views import extended, measured_views
 from distmom.spectral.steps.concentration import LEAST, MOST, warn_at_ends

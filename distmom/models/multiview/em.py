@@ -21,7 +21,7 @@ from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
 from distmom.models.multiview.correction import load_shares, means_of_shares, unmix
 from distmom.models.multiview.fitting import Conditional
 from distmom.models.multiview.posterior import ScoresEMPass, ViewSharesPass
-from distmom.moments.rows import view_slices
+from distmom.moments.dense_rows import view_slices
 from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.scores import scores_by_covariance, whitening_of
@@ -95,7 +95,7 @@ def refined(
     run : Run
     found : Conditional
     moments : PassResult
-        Of `distmom.moments.multiview.MultiViewMomentsPass`, those of each view with itself among them.
+        Of `distmom.moments.rows.multiview.MultiViewMomentsPass`, those of each view with itself among them.
     basis : StoredColumns
     averages : StoredArray
     widths : tuple of int

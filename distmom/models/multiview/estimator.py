@@ -32,7 +32,7 @@ from distmom.models.multiview.fitting import (
     recovered,
     state_of,
 )
-from distmom.moments.multiview import (
+from distmom.moments.rows.multiview import (
     MultiViewColumnsPass,
     MultiViewMomentsPass,
     MultiViewSketchPass,

@@ -18,7 +18,7 @@ from distmom.models.multiview.reading import (
     reading_of_model,
     scores_of_model,
 )
-from distmom.moments.rows import view_slices
+from distmom.moments.dense_rows import view_slices
 from distmom.spectral.densities import ViewsLikelihood
 from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs.row_parts import checked_views

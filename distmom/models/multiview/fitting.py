@@ -14,8 +14,8 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, StoredArray, StoredColumns
-from distmom.moments.multiview import lifted_widths, own_columns
-from distmom.moments.rows import view_slices
+from distmom.moments.dense_rows import view_slices
+from distmom.moments.rows.multiview import lifted_widths, own_columns
 from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.saved.layout import array, value
 from distmom.spectral.scores import LEAST_VARIANCE

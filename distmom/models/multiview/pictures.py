@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from distmom.models.multiview.reading import loadings_of
-from distmom.moments.rows import view_slices
+from distmom.moments.dense_rows import view_slices
 
 
 def pictures_of(model: Any, n_top: int) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.rows import aligned, dense_rows, piece_rows, total_weight, view_slices
+from distmom.moments.dense_rows import aligned, dense_rows, piece_rows, total_weight, view_slices
 from distmom.moments.three_views import N_GROUPS, PAIRS
 from distmom.spectral.posteriors import StoredPosteriorPass, normalise
 from distmom.spectral.scores import ScoreProductsPass, ScoresPass
@@ -93,12 +93,10 @@ class ViewSharesPass(ScoreProductsPass):
     widths : tuple of int
         Numbers of columns of the views.
 
-    Notes
-    -----
-    Other fields as in `ScoreProductsPass`. Sums, with q_t the probabilities given view t and p_t those given the
-    two others: ``means``, ``pairs``, ``triples`` and ``mass`` of q_1, q_2 and q_3, as of
-    `distmom.moments.product.GroupMomentsPass`; ``crosses`` (3, k, k) of ``p_t q_t'``; ``px`` of the columns of
-    view t with p_t.
+    Notes ----- Other fields as in `ScoreProductsPass`. Sums, with q_t the probabilities given view t and p_t those
+    given the two others: ``means``, ``pairs``, ``triples`` and ``mass`` of q_1, q_2 and q_3, as of
+    `distmom.moments.documents.product.GroupMomentsPass`; ``crosses`` (3, k, k) of ``p_t q_t'``; ``px`` of the
+    columns of view t with p_t.
     """
 
     logs: Any = None

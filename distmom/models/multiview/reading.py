@@ -16,9 +16,9 @@ from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.linalg.simplex import simplex_minima
+from distmom.moments.dense_rows import aligned, dense_rows, total_weight
 from distmom.moments.kernels import BLOCK_ROWS
-from distmom.moments.multiview import squared_distances
-from distmom.moments.rows import aligned, dense_rows, total_weight
+from distmom.moments.rows.multiview import squared_distances
 from distmom.spectral.posteriors import normalise
 from distmom.spectral.scores import ScoresPass
 

@@ -18,9 +18,9 @@ from distmom.blas import one_blas_thread
 from distmom.engine import StoredRows
 from distmom.errors import InputError, UsageError
 from distmom.models.network.fitting import NetworkState, OneView, network_of_rows, network_of_views, one_view
-from distmom.moments.gaussian import RowCovariancePass
-from distmom.moments.one_view import OneViewPass
-from distmom.moments.views import ViewMeanPass, ViewMomentsPass
+from distmom.moments.rows.gaussian import RowCovariancePass
+from distmom.moments.rows.one_view import OneViewPass
+from distmom.moments.views.moments import ViewMeanPass, ViewMomentsPass
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter

@@ -15,10 +15,10 @@ from distmom.linalg import Whitening, whiten
 from distmom.linalg.expansion.latent_networks import FoundNetwork, latent_network, observed_network
 from distmom.linalg.lowrank import find_split
 from distmom.linalg.one_view import find_parts, find_predictors, without_noise
-from distmom.moments.dirichlet import third_moment
-from distmom.moments.groups import contrasts, mean_of_parts
-from distmom.moments.one_view import one_view_moments
+from distmom.moments.documents.dirichlet import third_moment
+from distmom.moments.rows.one_view import one_view_moments
 from distmom.moments.small import SmallMoments
+from distmom.moments.views.groups import contrasts, mean_of_parts
 from distmom.spectral.program.run import unknown
 from distmom.spectral.saved.layout import array, value
 from distmom.spectral.steps.basis import Basis

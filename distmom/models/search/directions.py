@@ -15,7 +15,7 @@ from distmom.engine import Engine, PassResult, StoredArray, StoredColumns, Talli
 from distmom.engine.sums.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg import Whitening, whiten
-from distmom.moments.rows import mass_of_rows
+from distmom.moments.dense_rows import mass_of_rows
 from distmom.spectral.program.run import unknown
 from distmom.spectral.steps.basis import Basis, unknown_columns
 from distmom.spectral.steps.recovery import product

@@ -37,8 +37,8 @@ from distmom.models.search.state import (
     symmetric_product,
     whitened_cube,
 )
-from distmom.moments.gaussian import row_moments
-from distmom.moments.search import RowTargetsPass, whole_third
+from distmom.moments.rows.gaussian import row_moments
+from distmom.moments.rows.search import RowTargetsPass, whole_third
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.basis import Basis
@@ -182,7 +182,7 @@ def gaussian_part(sums: Sums, W: np.ndarray, U: np.ndarray, n_noise: int) -> Par
     Parameters
     ----------
     sums : Sums
-        Sums of `distmom.moments.search.RowTargetsPass`.
+        Sums of `distmom.moments.rows.search.RowTargetsPass`.
     W : ndarray of shape (r + 1, k)
         Whitening of A.
     U : ndarray of shape (r, k - 1)

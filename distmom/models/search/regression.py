@@ -49,9 +49,14 @@ from distmom.models.search.state import (
     symmetric_product,
     whitened_cube,
 )
-from distmom.moments.gaussian import RowCovariancePass
-from distmom.moments.multiview import MultiViewColumnsPass
-from distmom.moments.search import ResponseMomentsPass, ResponsePairsPass, ResponseSketchPass, whole_third
+from distmom.moments.rows.gaussian import RowCovariancePass
+from distmom.moments.rows.multiview import MultiViewColumnsPass
+from distmom.moments.rows.search import (
+    ResponseMomentsPass,
+    ResponsePairsPass,
+    ResponseSketchPass,
+    whole_third,
+)
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.basis import unknown_columns
@@ -239,7 +244,7 @@ def regression_part(sums: Sums, W: np.ndarray) -> Part:
     Parameters
     ----------
     sums : Sums
-        Sums of `distmom.moments.search.ResponseMomentsPass`.
+        Sums of `distmom.moments.rows.search.ResponseMomentsPass`.
     W : ndarray of shape (k, k)
         Whitening of ``sum_i p_i beta_i beta_i'`` in the basis.
     """

@@ -28,8 +28,8 @@ from distmom.linalg.search.component import SIDES
 from distmom.models.search.base import FoundComponent, checked_rows, judged
 from distmom.models.search.state import loaded_halves
 from distmom.models.search.subspace_basis import SubspaceBasis, narrowed_basis, whole_basis
-from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
-from distmom.moments.ica import RowFourthPass
+from distmom.moments.rows.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
+from distmom.moments.rows.ica import RowFourthPass
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter
 from distmom.spectral.inputs.tables import check_column_names, corpus_of_rows

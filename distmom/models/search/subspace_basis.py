@@ -10,7 +10,7 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
 from distmom.errors import NumericalError
-from distmom.moments.rows import mass_of_rows
+from distmom.moments.dense_rows import mass_of_rows
 from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.recovery import product
 

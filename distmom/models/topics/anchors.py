@@ -16,7 +16,7 @@ from distmom.engine import Engine
 from distmom.engine.sums.tall import read_rows
 from distmom.linalg.anchors import divergence_weights, select_anchors, simplex_weights
 from distmom.models.topics.committed import CommittedMoments
-from distmom.moments.word_moments import word_moments
+from distmom.moments.documents.word_moments import word_moments
 from distmom.spectral.steps.core import added_sums
 
 #: losses by which words are mixtures of anchor words

@@ -18,9 +18,9 @@ from distmom.engine.directory.run_directory import load_sums
 from distmom.linalg import Whitening
 from distmom.linalg.factors import Factors
 from distmom.models.topics.committed import CommittedMoments, warn_of_short_documents
-from distmom.moments.fourth import pair_directions
+from distmom.moments.documents.word_fourth import POSITIONS, FourthMoments, WordFourthPass, word_fourth
 from distmom.moments.small import SmallMoments
-from distmom.moments.word_fourth import POSITIONS, FourthMoments, WordFourthPass, word_fourth
+from distmom.moments.views.fourth import pair_directions
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.components import common_fields
 from distmom.spectral.steps.core import (

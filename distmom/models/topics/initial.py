@@ -22,7 +22,7 @@ from distmom.models.topics.anchors import anchor_topics
 from distmom.models.topics.committed import CommittedMoments
 from distmom.models.topics.factors import find_by_fourth
 from distmom.models.topics.recovery import free_rows, scaled_rows, store_topics, with_column
-from distmom.moments.dirichlet import (
+from distmom.moments.documents.dirichlet import (
     proportions,
     proportions_of_kurtosis,
     proportions_of_mean,

@@ -37,7 +37,7 @@ from distmom.models.topics.sources import (
     sources_layout,
     unpack_sources,
 )
-from distmom.moments.word_moments import word_moments
+from distmom.moments.documents.word_moments import word_moments
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.execute import execute

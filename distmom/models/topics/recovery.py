@@ -11,8 +11,8 @@ from distmom.engine import Engine, StoredColumns
 from distmom.engine.stored.arrays import SLAB_ROWS
 from distmom.engine.sums.tall import Tall, read_rows
 from distmom.models.topics.committed import CommittedMoments
-from distmom.moments.dirichlet import shifts
-from distmom.moments.word_moments import half_rows
+from distmom.moments.documents.dirichlet import shifts
+from distmom.moments.documents.word_moments import half_rows
 from distmom.spectral.steps.recovery import Masses, Recovery, Slabs, store_columns
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from distmom.engine import Engine, PassResult, Selection, StoredArray, StoredColumns, TallResult
 from distmom.models.topics.initial import word_shares
 from distmom.models.topics.steps import EM_ALPHA, Topics, next_topics
-from distmom.moments.shares import CompletionPass, MixturePass, RefinePass
+from distmom.moments.documents.shares import CompletionPass, MixturePass, RefinePass
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.basis import unknown_columns
 from distmom.spectral.steps.recovery import Slabs

@@ -31,9 +31,9 @@ from distmom.linalg.search.component import (
 )
 from distmom.models.topics.base import TopicEstimator
 from distmom.models.topics.kept import KeptState, TopicMoments
-from distmom.moments.dirichlet import corrected_slices
+from distmom.moments.documents.dirichlet import corrected_slices
+from distmom.moments.documents.word_moments import word_moments
 from distmom.moments.small import SmallMoments
-from distmom.moments.word_moments import word_moments
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run

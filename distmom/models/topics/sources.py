@@ -15,8 +15,8 @@ import numpy as np
 
 from distmom.engine import Selection, Sums
 from distmom.engine.stored.arrays import release
+from distmom.moments.documents.words import WordMomentsPass
 from distmom.moments.weighting import MomentKind
-from distmom.moments.words import WordMomentsPass
 from distmom.spectral.saved.layout import Array, Layout
 
 #: sums beyond this size are saved as separate files that are memory-mapped; smaller sums would give too many files
@@ -36,7 +36,7 @@ class Source:
     n_documents : int
     document_frequency, word_frequency : ndarray of shape (n_words,)
     parts : tuple of Sums
-        Sums of `distmom.moments.words.WordMomentsPass` for each part of the documents.
+        Sums of `distmom.moments.documents.words.WordMomentsPass` for each part of the documents.
     """
 
     name: str

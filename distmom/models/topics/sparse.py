@@ -27,8 +27,8 @@ from distmom.models.topics.initial import word_shares
 from distmom.models.topics.recovery import scaled_rows, store_topics
 from distmom.models.topics.refine import ETA, initial_topics, refine_topics
 from distmom.models.topics.steps import Topics
+from distmom.moments.documents.word_moments import word_moments
 from distmom.moments.small import SmallMoments
-from distmom.moments.word_moments import word_moments
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run, unknown

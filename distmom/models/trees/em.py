@@ -17,7 +17,7 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
 from distmom.models.trees.posterior import TreeEMPass
 from distmom.models.trees.structure import Tree
-from distmom.moments.rows import view_slices
+from distmom.moments.dense_rows import view_slices
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.scores import scores_by_covariance, whitening_of
 from distmom.spectral.steps.em import iterate
@@ -121,7 +121,7 @@ def leaf_whitenings(
     ----------
     engine : Engine
     pairs : PassResult
-        Of `distmom.moments.trees.TreeMomentsPass`, with moments of pairs.
+        Of `distmom.moments.rows.trees.TreeMomentsPass`, with moments of pairs.
     averages, squares : StoredArray and StoredColumns
         Averages and mean squares of the columns.
     widths : tuple of int

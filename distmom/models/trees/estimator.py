@@ -30,8 +30,8 @@ from distmom.models.trees.fitted import FittedTree
 from distmom.models.trees.recovery import RecoveredTree, recover
 from distmom.models.trees.selection import choose_triples, nearest_triple, widest_triple
 from distmom.models.trees.structure import Candidate, Tree
-from distmom.moments.multiview import MultiViewColumnsPass
-from distmom.moments.trees import TreeMoments, TreeMomentsPass, Triple, tree_moments
+from distmom.moments.rows.multiview import MultiViewColumnsPass
+from distmom.moments.rows.trees import TreeMoments, TreeMomentsPass, Triple, tree_moments
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.inputs.row_parts import joined_views, widths_of

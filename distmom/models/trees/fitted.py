@@ -12,7 +12,7 @@ from distmom.engine import StoredRows
 from distmom.errors import UsageError
 from distmom.models.trees.posterior import TreeReader, TreeStatesPass
 from distmom.models.trees.structure import Tree
-from distmom.moments.rows import view_slices
+from distmom.moments.dense_rows import view_slices
 from distmom.spectral.densities import ViewsLikelihood
 from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs.row_parts import checked_views

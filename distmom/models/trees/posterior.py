@@ -15,7 +15,7 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.rows import dense_rows, piece_rows, total_weight, view_slices
+from distmom.moments.dense_rows import dense_rows, piece_rows, total_weight, view_slices
 from distmom.spectral.posteriors import StoredPosteriorPass, normalise
 from distmom.spectral.scores import ScoreProductsPass, ScoresPass
 

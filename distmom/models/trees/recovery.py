@@ -22,9 +22,9 @@ from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
 from distmom.linalg.simplex import simplex_rows
 from distmom.models.trees.structure import Tree
-from distmom.moments.rows import view_slices
+from distmom.moments.dense_rows import view_slices
+from distmom.moments.rows.trees import TreeMoments
 from distmom.moments.three_views import PAIRS, GroupMoments
-from distmom.moments.trees import TreeMoments
 from distmom.spectral.steps.three_views import align_views
 
 

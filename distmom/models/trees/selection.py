@@ -17,8 +17,8 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.models.trees.structure import Candidate
-from distmom.moments.rows import view_slices
-from distmom.moments.trees import TreeMoments, Triple
+from distmom.moments.dense_rows import view_slices
+from distmom.moments.rows.trees import TreeMoments, Triple
 
 #: least variance of a direction, as a share of the largest, that is not rounding
 _LEAST_SHARE = 1e-9

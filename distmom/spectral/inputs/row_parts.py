@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus.rows import checked_rows_of_layer
 from distmom.errors import InputError, UsageError
-from distmom.moments.rows import view_slices
+from distmom.moments.dense_rows import view_slices
 from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.inputs.checks import check_n_features
 from distmom.spectral.inputs.tables import check_column_names

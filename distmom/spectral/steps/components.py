@@ -7,7 +7,7 @@ Where the r^3 entries of M3(Q, Q, Q) do not fit, one pass adds up the first two 
 slices T(I, I, h) for a few directions h, which are diagonalised jointly. The directions are drawn in the whitened
 space, and so after the second moment is known: directions drawn earlier, in the basis, would have components
 outside of the range of W, which carry only noise. Power steps of all components, one further pass each, then use
-the whole of T without forming it (`distmom.moments.power`).
+the whole of T without forming it (`distmom.moments.documents.power`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from distmom.engine import Engine, Selection, StoredArray, StoredColumns
 from distmom.engine.passes import Pass
 from distmom.errors import NumericalError
 from distmom.linalg import slice_directions
-from distmom.moments.power import WordPowerPass
+from distmom.moments.documents.power import WordPowerPass
+from distmom.moments.documents.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 from distmom.moments.sketching import SketchPass
-from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.basis import N_PROBES, Basis, range_basis, unknown_columns
 from distmom.spectral.steps.contracted import find_by_contractions, settled_third_moment

@@ -19,7 +19,7 @@ from distmom.errors import NumericalError, UsageError
 from distmom.linalg.tensors.decompose import decompose
 from distmom.linalg.tensors.tensor import multilinear, symmetrise
 from distmom.linalg.whiten import whiten
-from distmom.moments.dirichlet import second_moment, third_moment
+from distmom.moments.documents.dirichlet import second_moment, third_moment
 from distmom.moments.small import SmallMoments
 
 logger = logging.getLogger(__name__)

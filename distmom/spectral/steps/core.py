@@ -23,11 +23,16 @@ from distmom.linalg import (
     whiten,
 )
 from distmom.linalg.tensors.decompose import methods_taking
-from distmom.moments.dirichlet import second_moment, third_moment, third_moment_slices, third_moment_steps
-from distmom.moments.power import word_steps
+from distmom.moments.documents.dirichlet import (
+    second_moment,
+    third_moment,
+    third_moment_slices,
+    third_moment_steps,
+)
+from distmom.moments.documents.power import word_steps
+from distmom.moments.documents.word_moments import word_moments, word_slices
 from distmom.moments.small import SmallMoments
 from distmom.moments.weighting import MomentKind
-from distmom.moments.word_moments import word_moments, word_slices
 from distmom.spectral.program.run import Decomposed, unknown
 from distmom.spectral.steps.contracted import THIRD_MOMENTS, Contracted, check_third_moment
 

@@ -18,9 +18,9 @@ from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
 from distmom.linalg import Whitening
 from distmom.linalg.factors import Factors, Slices, find_factors
-from distmom.moments.dirichlet import fourth_moment, least_skewness, third_moment
-from distmom.moments.groups import contrasts
+from distmom.moments.documents.dirichlet import fourth_moment, least_skewness, third_moment
 from distmom.moments.small import SmallMoments
+from distmom.moments.views.groups import contrasts
 from distmom.spectral.program.run import unknown
 from distmom.spectral.steps.core import unknown_whitening
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from distmom.errors import NumericalError
 from distmom.linalg import Whitening
-from distmom.moments.gaussian import RowMoments
+from distmom.moments.rows.gaussian import RowMoments
 from distmom.spectral.steps.core import whiten_moment
 
 #: least total variance of rows: products of three smaller values underflow

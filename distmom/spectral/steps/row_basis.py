@@ -10,8 +10,8 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Engine, Pass, PassResult, Selection, StoredColumns
 from distmom.errors import NumericalError
 from distmom.linalg import fix_signs
-from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
-from distmom.moments.rows import mass_of_rows
+from distmom.moments.dense_rows import mass_of_rows
+from distmom.moments.rows.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.basis import Basis, range_basis, unknown_columns
 from distmom.spectral.steps.components import basis_slabs

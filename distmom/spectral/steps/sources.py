@@ -8,7 +8,7 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import StoredColumns, StoredRows
-from distmom.moments.ica import RowSourcesPass
+from distmom.moments.rows.ica import RowSourcesPass
 from distmom.spectral.inputs.tables import rows_in_memory
 from distmom.spectral.program.run import Run
 

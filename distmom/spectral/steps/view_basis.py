@@ -14,7 +14,7 @@ from distmom.engine import Engine, StoredArray, StoredColumns, Tallies, TallResu
 from distmom.engine.sums.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg import fix_signs
-from distmom.moments.rows import mass_of_rows, view_slices
+from distmom.moments.dense_rows import mass_of_rows, view_slices
 from distmom.spectral.steps.recovery import store_columns
 
 #: least eigenvalue of a Gram matrix, as a share of the largest, that rounding does not account for

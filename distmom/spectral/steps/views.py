@@ -9,9 +9,9 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult
 from distmom.engine.directory.run_directory import load_sums
-from distmom.moments.dirichlet import second_moment
+from distmom.moments.documents.dirichlet import second_moment
 from distmom.moments.small import SmallMoments
-from distmom.moments.views import ViewSketchPass, view_moments
+from distmom.moments.views.moments import ViewSketchPass, view_moments
 from distmom.spectral.program.run import Run
 from distmom.spectral.steps.basis import N_PROBES, Basis, range_basis
 from distmom.spectral.steps.core import whiten_moment

@@ -29,9 +29,9 @@ from distmom.models.multilabel.classifiers.margin import (
     stored_weights,
 )
 from distmom.models.multilabel.heads.regression import NO_LIMITS, WeightLimits
-from distmom.moments.features import tfidf_rows, with_constant
-from distmom.moments.margins import MarginsPass
-from distmom.moments.residuals import add_residuals
+from distmom.moments.features.margins import MarginsPass
+from distmom.moments.features.residuals import add_residuals
+from distmom.moments.features.tfidf import tfidf_rows, with_constant
 from distmom.spectral.program.run import Run, Trial, unknown
 
 #: hard wrong labels per document

@@ -31,7 +31,7 @@ from distmom.models.multilabel.classifiers.margin_solver import fit_group, n_bat
 from distmom.models.multilabel.heads.candidates import ALL_LABELS
 from distmom.models.multilabel.heads.features import CSR_PARTS, Features
 from distmom.models.multilabel.heads.regression import NO_LIMITS, WeightLimits
-from distmom.moments.margins import MarginsPass
+from distmom.moments.features.margins import MarginsPass
 from distmom.spectral.program.run import Run, Trial, unknown
 
 #: largest number of labels with margin classifiers: a stack can use their signed scores only where all labels are

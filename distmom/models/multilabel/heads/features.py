@@ -25,8 +25,8 @@ from distmom.engine import (
     TallResult,
     Term,
 )
-from distmom.moments.features import fit_idf
-from distmom.moments.regression import CrossMomentPass
+from distmom.moments.features.regression import CrossMomentPass
+from distmom.moments.features.tfidf import fit_idf
 from distmom.spectral.program.run import Run, unknown
 
 #: estimated number of products that one pass adds up, of 8 bytes each
@@ -41,7 +41,7 @@ class Features:
     Attributes
     ----------
     idf : StoredArray of shape (d,) or (0,)
-        From `distmom.moments.features.fit_idf`.
+        From `distmom.moments.features.tfidf.fit_idf`.
     selection : Selection or None
         Documents of the fit; None means all.
     cross : tuple of Csr

@@ -38,8 +38,8 @@ from distmom.models.multilabel.kernels import (
     top_of_products,
     update_top,
 )
-from distmom.moments.features import with_constant
-from distmom.moments.labels import posteriors
+from distmom.moments.documents.labels import posteriors
+from distmom.moments.features.tfidf import with_constant
 from distmom.spectral.saved.layout import Array, Matrix, array, record
 
 #: bytes of dense scores that are held in memory at a time

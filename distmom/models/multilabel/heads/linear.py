@@ -25,7 +25,7 @@ from distmom.models.multilabel.heads.columns import PIECE_ENTRIES
 from distmom.models.multilabel.heads.features import Features, unknown_csr
 from distmom.models.multilabel.heads.names import NAME_DOCUMENTS, name_sums
 from distmom.models.multilabel.heads.regression import NO_LIMITS, WeightLimits
-from distmom.moments.residuals import ENTRY_COLUMNS, ResidualPass
+from distmom.moments.features.residuals import ENTRY_COLUMNS, ResidualPass
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.saved.layout import Matrix, record
 

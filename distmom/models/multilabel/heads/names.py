@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.sparse import csr_array
 
-from distmom.moments.features import tfidf_rows
+from distmom.moments.features.tfidf import tfidf_rows
 
 #: documents that the name of a label counts as
 NAME_DOCUMENTS = 3.0

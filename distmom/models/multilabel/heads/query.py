@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from distmom.corpus import Block
 from distmom.engine import Csr
-from distmom.moments.features import tfidf_rows
+from distmom.moments.features.tfidf import tfidf_rows
 from distmom.moments.kernels import gather
 
 

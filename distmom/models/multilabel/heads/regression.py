@@ -27,8 +27,8 @@ from distmom.engine import (
 from distmom.models.multilabel.heads.features import Features, from_states, to_states
 from distmom.models.multilabel.heads.heads import RidgeHead, SparseHead
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors, unit_rows
-from distmom.moments.index import IndexPass
-from distmom.moments.regression import FeatureSketchPass, RidgePass, ridge_coefficients
+from distmom.moments.features.index import IndexPass
+from distmom.moments.features.regression import FeatureSketchPass, RidgePass, ridge_coefficients
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.basis import orthonormal_basis, unknown_columns
 

@@ -23,9 +23,9 @@ from distmom.models.topics.fitted import lift_part, top_words
 from distmom.models.topics.initial import initials, word_shares
 from distmom.models.topics.refine import COMPLETION_SMOOTHING, initial_topics, refine_topics, unigram_of
 from distmom.models.topics.steps import Topics
-from distmom.moments.shares import RefinePass
-from distmom.moments.topic_labels import TopicLabelsPass
-from distmom.moments.words import WordMomentsPass
+from distmom.moments.documents.shares import RefinePass
+from distmom.moments.documents.topic_labels import TopicLabelsPass
+from distmom.moments.documents.words import WordMomentsPass
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.saved.layout import array, value
 from distmom.spectral.steps.components import Words, common_fields

@@ -14,7 +14,7 @@ from distmom.errors import UsageError
 from distmom.models.multilabel.latent.corpus_topics import CorpusTopics
 from distmom.models.multilabel.latent.word_states import smoothed_logs
 from distmom.models.topics.fitted import lift_part
-from distmom.moments.labels import posteriors
+from distmom.moments.documents.labels import posteriors
 
 
 class LatentReader:

@@ -18,8 +18,8 @@ from distmom.engine import Engine, Selection, StoredColumns, Tallies, TallResult
 from distmom.errors import UsageError
 from distmom.models.multilabel.latent.bounds import error_bounds
 from distmom.models.multilabel.latent.word_states import WordStates, word_states
-from distmom.moments.labels import LabelMomentsPass
-from distmom.moments.words import WordSlicesPass
+from distmom.moments.documents.labels import LabelMomentsPass
+from distmom.moments.documents.words import WordSlicesPass
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.basis import Basis, unknown_columns
 from distmom.spectral.steps.components import Words, find_components, fit_basis, moment_passes, settled

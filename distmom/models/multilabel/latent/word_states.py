@@ -12,7 +12,7 @@ import numpy as np
 
 from distmom.engine import Engine, StoredColumns
 from distmom.linalg import mixing_weights
-from distmom.moments.labels import LabelMomentsPass
+from distmom.moments.documents.labels import LabelMomentsPass
 from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.core import Core, CoreSettings, warn_of_sum_rules
 from distmom.spectral.steps.recovery import Slabs, product, store_columns

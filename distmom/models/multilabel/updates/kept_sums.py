@@ -69,7 +69,7 @@ class LinearSum:
 
 @dataclass(frozen=True)
 class RidgeSum:
-    """The sums of `distmom.moments.regression.RidgePass`.
+    """The sums of `distmom.moments.features.regression.RidgePass`.
 
     Attributes
     ----------

@@ -3,9 +3,10 @@
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3.1. Columns are centred and scaled to values z of about variance one, so that origins and units do not
 matter. `ColumnMomentsPass` adds up all moments of z up to order three, where there are few columns: they contain
-those of every partition of the columns into views. With more columns, the passes of `distmom.moments.multiview`
-add up moments of the views of one partition, and `ViewSquaresPass` adds up ``E[z_i^2 s_h]`` for every column i,
-with a score s_h of the other views whose mean is one in component h and zero in all others.
+those of every partition of the columns into views. With more columns, the passes of
+`distmom.moments.rows.multiview` add up moments of the views of one partition, and `ViewSquaresPass` adds up
+``E[z_i^2 s_h]`` for every column i, with a score s_h of the other views whose mean is one in component h and zero
+in all others.
 """
 
 from __future__ import annotations
@@ -19,9 +20,17 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
+from distmom.moments.dense_rows import (
+    aligned,
+    dense_rows,
+    mass_of,
+    piece_bytes,
+    piece_rows,
+    pieces,
+    weights_of,
+)
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
-from distmom.moments.multiview import MultiViewMomentsPass
-from distmom.moments.rows import aligned, dense_rows, mass_of, piece_bytes, piece_rows, pieces, weights_of
+from distmom.moments.rows.multiview import MultiViewMomentsPass
 from distmom.moments.three_views import N_GROUPS
 from distmom.moments.weighting import positive
 

@@ -16,7 +16,7 @@ import numpy as np
 from distmom.corpus import Block, RowBlock
 from distmom.engine.passes import WHOLE_SHARD
 from distmom.moments.counter import uniforms
-from distmom.moments.rows import project
+from distmom.moments.dense_rows import project
 from distmom.moments.sketching import ProjectedPass
 
 #: number of random parts of the documents

@@ -11,8 +11,8 @@ from distmom.corpus import Block
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.features import tfidf_rows
-from distmom.moments.index import placed
+from distmom.moments.features.index import placed
+from distmom.moments.features.tfidf import tfidf_rows
 
 
 @dataclass(frozen=True)

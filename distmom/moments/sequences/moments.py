@@ -6,8 +6,8 @@ independent given the hidden state of the middle step. All windows of all sequen
 of one model whose initial distribution is the average over the first steps of windows. Pairs and triples are taken
 from exactly the same windows.
 
-With phi(x) the features of a step (an indicator of its symbol, or see `distmom.moments.windows`) and Q a basis of
-the range of ``sum_{a != b} E[phi(x_a) phi(x_b)']``, views are ``y = Q'phi(x)``.
+With phi(x) the features of a step (an indicator of its symbol, or see `distmom.moments.sequences.windows`) and Q a
+basis of the range of ``sum_{a != b} E[phi(x_a) phi(x_b)']``, views are ``y = Q'phi(x)``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ from distmom.engine.passes import WHOLE_SHARD, Rows
 from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_slices
-from distmom.moments.sketching import ProjectedPass, SketchPass
-from distmom.moments.three_views import PAIRS, pair_of
-from distmom.moments.weighting import positive
-from distmom.moments.windows import (
+from distmom.moments.sequences.windows import (
     N_STEPS,
     PIECE_ROWS,
     first_steps,
@@ -34,6 +31,9 @@ from distmom.moments.windows import (
     window_pieces,
     window_weights,
 )
+from distmom.moments.sketching import ProjectedPass, SketchPass
+from distmom.moments.three_views import PAIRS, pair_of
+from distmom.moments.weighting import positive
 
 
 @dataclass(frozen=True)

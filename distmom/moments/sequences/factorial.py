@@ -5,8 +5,8 @@ and Algorithm 4. Chains that are independent of each other at the first step of 
 but on average over the steps only if they are stationary. The first windows of sequences therefore serve for any
 initial distribution, and all windows for stationary chains.
 
-The passes are those of `distmom.moments.sequences`, in a basis whose first column is the constant feature, so that
-central moments follow from the sums.
+The passes are those of `distmom.moments.sequences.moments`, in a basis whose first column is the constant feature,
+so that central moments follow from the sums.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.sequences import WindowMomentsPass, WindowSketchPass, window_moments
+from distmom.moments.sequences.moments import WindowMomentsPass, WindowSketchPass, window_moments
+from distmom.moments.sequences.windows import N_STEPS, window_weights
 from distmom.moments.three_views import PAIRS, pair_of
 from distmom.moments.weighting import positive
-from distmom.moments.windows import N_STEPS, window_weights
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from scipy import sparse
 from distmom.corpus import RowBlock
 from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.rows import aligned, dense_rows, mass_of, piece_rows, view_slices
+from distmom.moments.dense_rows import aligned, dense_rows, mass_of, piece_rows, view_slices
 from distmom.moments.weighting import positive
 
 Triple = tuple[int, int, int]

@@ -9,8 +9,8 @@ import numpy as np
 from distmom.corpus import Block
 from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.document_shares import SHORT, document_shares
-from distmom.moments.shares import TopicsPass
+from distmom.moments.documents.document_shares import SHORT, document_shares
+from distmom.moments.documents.shares import TopicsPass
 from distmom.moments.sketching import scatter_rows
 from distmom.moments.weighting import row_weights
 

@@ -21,8 +21,7 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
-from distmom.moments.rows import (
+from distmom.moments.dense_rows import (
     dense_rows,
     mass_of,
     piece_bytes,
@@ -31,6 +30,7 @@ from distmom.moments.rows import (
     squared_norms,
     total_weight,
 )
+from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
 from distmom.moments.sketching import DenseSketchPass, ProjectedPass
 from distmom.moments.weighting import positive
 

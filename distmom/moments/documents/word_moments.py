@@ -1,6 +1,6 @@
 """Moments from the sums of word passes: subtracts repeated positions, and divides every sum by its mass.
 
-The sums, and the formulas with the terms that are subtracted here, are those of `distmom.moments.words`.
+The sums, and the formulas with the terms that are subtracted here, are those of `distmom.moments.documents.words`.
 """
 
 from __future__ import annotations

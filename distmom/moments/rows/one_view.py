@@ -16,9 +16,9 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.groups import N_PARTS, part_numbers
+from distmom.moments.dense_rows import dense_rows, piece_bytes, pieces
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
-from distmom.moments.rows import dense_rows, piece_bytes, pieces
+from distmom.moments.views.groups import N_PARTS, part_numbers
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from distmom.engine.passes import Rows
 from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.engine.sums.tall import Tall
+from distmom.moments.documents.word_moments import FINISH_ROWS, basis_rows
 from distmom.moments.kernels import column_sums, gather_columns, scatter
 from distmom.moments.sketching import ProjectedPass
 from distmom.moments.weighting import MomentKind, block_weights, positive, word_values
-from distmom.moments.word_moments import FINISH_ROWS, basis_rows
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Source: Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models" (JMLR 18, 2018), sections 3.1
 and 3.3. The columns of a row are its features, for regressions a response, and side information: one column for
-each target. `RowTargetsPass` extends the moments of `distmom.moments.gaussian.RowMomentsPass` by the second
+each target. `RowTargetsPass` extends the moments of `distmom.moments.rows.gaussian.RowMomentsPass` by the second
 moments weighted by each target. `ResponsePairsPass` adds up the second moment of the features weighted by the
 squared response, whole or in a basis, which `ResponseSketchPass` finds. `ResponseMomentsPass` adds up moments of
 projected features weighted by powers of the response, up to the third, and by targets.
@@ -21,9 +21,9 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import WHOLE_SHARD, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.gaussian import RowMomentsPass, RowSketchPass
+from distmom.moments.dense_rows import dense_rows, mass_of, piece_bytes, pieces, project
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
-from distmom.moments.rows import dense_rows, mass_of, piece_bytes, pieces, project
+from distmom.moments.rows.gaussian import RowMomentsPass, RowSketchPass
 from distmom.moments.sketching import ProjectedPass
 
 

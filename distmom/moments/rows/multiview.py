@@ -29,8 +29,7 @@ from distmom.corpus import RowBlock
 from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK
-from distmom.moments.rows import (
+from distmom.moments.dense_rows import (
     aligned,
     dense_rows,
     mass_of,
@@ -39,6 +38,7 @@ from distmom.moments.rows import (
     view_slices,
     weights_of,
 )
+from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK
 from distmom.moments.sketching import DenseSketchPass, ProjectedPass
 from distmom.moments.three_views import N_GROUPS, PAIRS
 
@@ -237,11 +237,9 @@ class MultiViewMomentsPass(ProjectedPass, ViewsPass):
     third : bool
         Whether third moments are added up; True by default.
 
-    Notes
-    -----
-    Other fields as in `ViewsPass`. Sums, as of `distmom.moments.product.GroupMomentsPass`: ``means`` (3, r),
-    ``pairs`` (3, r, r) in the order of `PAIRS`, with third moments ``triples`` (r, r, r), and ``mass`` (); and
-    with moments of each view with itself ``own`` (3, r, r).
+    Notes ----- Other fields as in `ViewsPass`. Sums, as of `distmom.moments.documents.product.GroupMomentsPass`:
+    ``means`` (3, r), ``pairs`` (3, r, r) in the order of `PAIRS`, with third moments ``triples`` (r, r, r), and
+    ``mass`` (); and with moments of each view with itself ``own`` (3, r, r).
     """
 
     averages: Any = None

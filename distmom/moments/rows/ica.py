@@ -18,7 +18,7 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import WHOLE_SHARD, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.rows import dense_rows, mass_of, piece_bytes, project, squared_norms
+from distmom.moments.dense_rows import dense_rows, mass_of, piece_bytes, project, squared_norms
 from distmom.moments.sketching import ProjectedPass
 from distmom.moments.weighting import positive
 

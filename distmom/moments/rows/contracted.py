@@ -22,10 +22,10 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.gaussian import RowMomentsPass
+from distmom.moments.dense_rows import aligned, dense_rows, mass_of, piece_bytes
 from distmom.moments.kernels import BLOCK_ROWS, add_slices, fill_pairs, product_bytes
-from distmom.moments.multiview import MultiViewMomentsPass
-from distmom.moments.rows import aligned, dense_rows, mass_of, piece_bytes
+from distmom.moments.rows.gaussian import RowMomentsPass
+from distmom.moments.rows.multiview import MultiViewMomentsPass
 from distmom.moments.three_views import N_GROUPS
 from distmom.moments.weighting import positive
 

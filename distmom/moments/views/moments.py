@@ -7,9 +7,9 @@ averages over all ordered tuples of distinct views in place of a single tuple):
     M3 = mean (S^3 - sym3(sum_v x_v^2, S) + 2 sum_v x_v^3) / (V)_3
 
 where powers are tensors, sym3 is the sum over the positions of its last factor and ``(V)_n = V (V-1) ... (V-n+1)``
-(order four is in `distmom.moments.fourth`). Documents with fewer than ``min_views`` views are left out of all
-orders. An origin may be subtracted from every view first: central moments do not depend on it, and lose no
-digits with it. Sums are kept by parts of the documents (`distmom.moments.groups`).
+(order four is in `distmom.moments.views.fourth`). Documents with fewer than ``min_views`` views are left out of
+all orders. An origin may be subtracted from every view first: central moments do not depend on it, and lose no
+digits with it. Sums are kept by parts of the documents (`distmom.moments.views.groups`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from distmom.corpus import RowBlock
 from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.engine.sums.tall import TallSum
-from distmom.moments.groups import N_PARTS, PIECE_ROWS, ProjectedViewsPass, mean_of_parts, used_groups
+from distmom.moments.dense_rows import pieces, project
 from distmom.moments.kernels import (
     BLOCK_ROWS,
     TENSOR_BLOCK,
@@ -34,9 +34,9 @@ from distmom.moments.kernels import (
     fill_symmetric,
     scatter,
 )
-from distmom.moments.rows import pieces, project
 from distmom.moments.sketching import DenseSketchPass
 from distmom.moments.small import SmallMoments
+from distmom.moments.views.groups import N_PARTS, PIECE_ROWS, ProjectedViewsPass, mean_of_parts, used_groups
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.engine.sums.csr import transposed_product
 from distmom.engine.sums.sparse import SparseSum
-from distmom.moments.features import tfidf_rows, with_constant
+from distmom.moments.features.tfidf import tfidf_rows, with_constant
 from distmom.moments.kernels import gather, scatter
 from distmom.moments.sketching import add_product, omega_key
 

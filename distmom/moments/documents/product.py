@@ -18,8 +18,8 @@ import numpy as np
 from distmom.corpus import Block
 from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
+from distmom.moments.documents.labels import posteriors
 from distmom.moments.kernels import gather, gather_columns, scatter
-from distmom.moments.labels import posteriors
 from distmom.moments.sketching import ProjectedPass, SketchPass
 from distmom.moments.three_views import N_GROUPS, PAIRS
 from distmom.moments.weighting import row_weights

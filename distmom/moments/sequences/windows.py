@@ -14,7 +14,7 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.rows import dense_rows, mass_of, weights_of
+from distmom.moments.dense_rows import dense_rows, mass_of, weights_of
 
 #: steps of a window
 N_STEPS = 3

@@ -10,7 +10,7 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.groups import N_PARTS, PIECE_ROWS, ProjectedViewsPass, mean_of_parts
+from distmom.moments.views.groups import N_PARTS, PIECE_ROWS, ProjectedViewsPass, mean_of_parts
 
 
 @dataclass(frozen=True)

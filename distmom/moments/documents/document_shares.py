@@ -1,7 +1,7 @@
 """The shares of given topics in documents, without sums over a corpus.
 
-Documents of several topics are read by the kernels of `distmom.moments.share_kernels`, documents of a single topic
-each by the posterior probabilities of the topics.
+Documents of several topics are read by the kernels of `distmom.moments.documents.share_kernels`, documents of a
+single topic each by the posterior probabilities of the topics.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from scipy.sparse import csr_array
 
 from distmom.corpus import Block
 from distmom.corpus.block import csr_from_parts
-from distmom.moments.labels import posteriors
-from distmom.moments.share_kernels import (
+from distmom.moments.documents.labels import posteriors
+from distmom.moments.documents.share_kernels import (
     FULL_ITER,
     FULL_TOLERANCE,
     LEAST,
@@ -68,7 +68,7 @@ FULL, SHORT = Iteration(FULL_ITER, FULL_TOLERANCE), Iteration(MAX_ITER, TOLERANC
 
 @dataclass(frozen=True)
 class Counts:
-    """Where words of documents are counted by topic, as in `distmom.moments.share_kernels.find_shares`.
+    """Where words of documents are counted by topic, as in `distmom.moments.documents.share_kernels.find_shares`.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ each divided by its mass; the terms after the first are left out with ``moments=
 equations 16 and 18; tensor paper, equations 8 and 9). `WordSketchPass` adds up ``M2 R`` for a test matrix or basis
 R (d, r), `WordMomentsPass` the three moments in a basis Q (d, r): ``Q'M1``, ``Q'M2 Q``, ``M3(Q, Q, Q)``. Where r^3
 numbers do not fit, `WordSlicesPass` adds up contractions ``M3(QW, QW, QW h)`` in place of the last.
-`distmom.moments.word_moments` computes moments from the sums of the last two passes.
+`distmom.moments.documents.word_moments` computes moments from the sums of the last two passes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from distmom.corpus import Block
 from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.engine.sums.tall import TallSum
+from distmom.moments.documents.word_moments import FINISH_ROWS, rule_orders
 from distmom.moments.kernels import (
     add_slices,
     add_third_moment,
@@ -33,7 +34,6 @@ from distmom.moments.kernels import (
 )
 from distmom.moments.sketching import ProjectedPass, SketchPass, add_product, omega_key
 from distmom.moments.weighting import MomentKind, block_weights, document_lengths, row_weights, word_values
-from distmom.moments.word_moments import FINISH_ROWS, rule_orders
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.engine.sums.csr import Csr
-from distmom.moments.features import tfidf_rows, with_constant
+from distmom.moments.features.tfidf import tfidf_rows, with_constant
 
 #: number of labels whose maximum is compared with the hardest wrong labels before each label is
 WINDOW = 128

@@ -1,9 +1,10 @@
 """Passes that infer the shares of documents with given topics.
 
-The shares of a document are found as `distmom.moments.document_shares` describes, and contribute counts of words
-to every topic; the sums of counts give the next topics (`RefinePass`), by folds of the documents if no document is
-to be read with topics estimated from it. `MixturePass` does the same where a document has a single topic.
-`CompletionPass` measures how well shares inferred from one half of a document's words predict the other half.
+The shares of a document are found as `distmom.moments.documents.document_shares` describes, and contribute counts
+of words to every topic; the sums of counts give the next topics (`RefinePass`), by folds of the documents if no
+document is to be read with topics estimated from it. `MixturePass` does the same where a document has a single
+topic. `CompletionPass` measures how well shares inferred from one half of a document's words predict the other
+half.
 """
 
 from __future__ import annotations
@@ -22,11 +23,17 @@ from distmom.corpus.block import csr_from_parts
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.document_shares import SHORT, Counts, GivenTopics, document_shares, mixture_shares
-from distmom.moments.halves import half_counts
+from distmom.moments.documents.document_shares import (
+    SHORT,
+    Counts,
+    GivenTopics,
+    document_shares,
+    mixture_shares,
+)
+from distmom.moments.documents.halves import half_counts
+from distmom.moments.documents.labels import posteriors
+from distmom.moments.documents.share_kernels import log_likelihood, row_totals
 from distmom.moments.kernels import row_sums, scatter
-from distmom.moments.labels import posteriors
-from distmom.moments.share_kernels import log_likelihood, row_totals
 from distmom.moments.weighting import row_weights
 
 

@@ -1,0 +1,1 @@
+"""Moments of the words and labels of documents, and the shares of topics in them."""

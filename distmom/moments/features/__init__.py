@@ -1,0 +1,1 @@
+"""Sums over tf-idf rows of documents, by which heads score labels."""

@@ -1,0 +1,1 @@
+"""Moments of dense rows: mixtures, independent components, three views, trees and searches."""

@@ -1,0 +1,1 @@
+"""Moments of windows of three steps of sequences."""

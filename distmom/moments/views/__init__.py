@@ -1,0 +1,1 @@
+"""Moments of documents with several exchangeable views."""
