@@ -1,0 +1,1 @@
+"""What blocks of documents, rows and sequences add to moments, and what the total sums mean."""

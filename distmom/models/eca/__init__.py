@@ -1,0 +1,1 @@
+"""Factors behind exchangeable real-valued views of documents, images or people."""

@@ -1,0 +1,1 @@
+"""Independent hidden chains behind sequences of dense steps."""

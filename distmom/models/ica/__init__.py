@@ -1,0 +1,1 @@
+"""Independent components of dense rows."""

@@ -1,0 +1,1 @@
+"""Labels for documents: latent states, heads that score all labels, their blend, and updates."""

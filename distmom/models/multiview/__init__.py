@@ -1,0 +1,1 @@
+"""Components behind three views of every row."""

@@ -1,0 +1,1 @@
+"""Networks of latent variables that drive each other without cycles."""

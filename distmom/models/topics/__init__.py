@@ -1,0 +1,1 @@
+"""Topic models, their kept moments, and the search for single topics."""

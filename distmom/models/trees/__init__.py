@@ -1,0 +1,1 @@
+"""Trees of hidden variables whose leaves are observed."""
