@@ -44,7 +44,6 @@ from distmom.models.multilabel.variants import HEADS, STATE_HEADS
 from distmom.moments.features.tfidf import FEATURES
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
-from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, place_parameter, precision_parameter
 from distmom.spectral.inputs.documents import corpus_in_memory
@@ -61,9 +60,7 @@ FEW_DOCUMENTS = 1000
 _LATENT = tuple(f"{field.name}_" for field in fields(LatentStates))
 
 
-class MultiLabelMoM(
-    Updatable, LabelPredictor, LatentReader, ClassNamePrefixFeaturesOutMixin, SpectralEstimator
-):
+class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
     """Rank labels for documents by moments of words and labels.
 
     Attributes
