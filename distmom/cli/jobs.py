@@ -7,11 +7,13 @@ import os
 import sys
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from distmom.cli.exits import exit_code
 from distmom.cli.options import Address, json_option, tls_options
 from distmom.cli.run import interrupt
 from distmom.cli.shared import show
@@ -99,7 +101,6 @@ def submit(
               distmom submit predict model new.tsv out --scheduler tcp://host:8786 --share 0.5
               distmom jobs logs ID --follow
     """
-    from distmom.cli.app import cli
     from distmom.corpus.files.storage import is_url
     from distmom.jobs import submit as submit_job
     from distmom.jobs.foreground import carry_out
@@ -107,7 +108,7 @@ def submit(
 
     parent = click.get_current_context().parent
     given = [*arguments, "--scheduler", scheduler]
-    with cli.commands[command].make_context(command, given, parent=parent) as parsed:
+    with _root().commands[command].make_context(command, given, parent=parent) as parsed:
         if parsed.params.get("workers") is not None:
             raise UsageError("--workers: expected none, as the job runs on the workers of the cluster")
     # A driver that runs here reports it itself; other directories and stores may be visible on the cluster alone.
@@ -286,8 +287,6 @@ def run_command(directory: str, scheduler: str | None, restarted: int, published
     \b
     Example: distmom jobs run distmom-jobs/fit-20260107-101500-3fa2b1
     """
-    from distmom.cli.app import cli
-    from distmom.cli.main import exit_code
     from distmom.engine.directory import epochs
     from distmom.engine.directory.lease import leased, shared
     from distmom.engine.executors.connections import certified, insecure_allowed, sharing
@@ -301,7 +300,7 @@ def run_command(directory: str, scheduler: str | None, restarted: int, published
     if record.url and not published:
         # Also what is said of an error is published.
         with publishing(run, record.url, interrupt):
-            code = exit_code([*line, str(restarted), "--published"])
+            code = exit_code(partial(_run_line, [*line, str(restarted), "--published"]))
         sys.exit(code)
     end = epochs.end_of(run, epochs.latest_epoch(run))
     if end is not None and end.state == "done":
@@ -322,7 +321,7 @@ def run_command(directory: str, scheduler: str | None, restarted: int, published
     ):
         lease.check()
         try:
-            cli.main(args=record.command_line(run, scheduler), prog_name="distmom", standalone_mode=False)
+            _run_line(record.command_line(run, scheduler))
         except click.Abort as error:
             # What click has made of an interrupt.
             raise (error.__cause__ or KeyboardInterrupt()) from None
@@ -339,3 +338,15 @@ def run_command(directory: str, scheduler: str | None, restarted: int, published
             lease.restarted(error)
             again = [*line, str(restarted + 1)]
             os.execv(sys.executable, [sys.executable, "-m", "distmom.cli.main", *again])
+
+
+def _root() -> click.Group:
+    """Return the command line that the current command belongs to."""
+    root = click.get_current_context().find_root().command
+    assert isinstance(root, click.Group)
+    return root
+
+
+def _run_line(arguments: list[str]) -> None:
+    """Run another command in this process."""
+    _root().main(args=arguments, prog_name="distmom", standalone_mode=False)

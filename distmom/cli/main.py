@@ -1,20 +1,18 @@
-"""The entry point: signals, errors and exit codes around the command line."""
+"""The entry point: signals and logging around the command line."""
 
 from __future__ import annotations
 
-import io
 import logging
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-import click
-
-from distmom.cli.terminal import plain, say
-from distmom.errors import DistmomError, exit_code_of, interrupts_restored
+from distmom.cli.exits import exit_code
+from distmom.cli.terminal import plain
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,41 +23,19 @@ def main(arguments: list[str] | None = None) -> int:
     logger.addHandler(handler)
     try:
         with _interruptible():
-            return exit_code(arguments)
+            return exit_code(partial(_run, arguments))
     finally:
         logger.removeHandler(handler)
 
 
-def exit_code(arguments: list[str] | None) -> int:
-    """Run the command line, say what has gone wrong, and return its exit code."""
-    try:
-        # Imported here, because it takes a second, during which an interrupt must be caught too.
-        from distmom.cli.app import cli
+def _run(arguments: list[str] | None) -> None:
+    # Imported here, because it takes a second, during which an interrupt must be caught too.
+    from distmom.cli.app import cli
 
-        # After the import, which sets levels of its own.
-        for name in ("distributed", "distributed.client"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        with interrupts_restored():
-            cli.main(args=arguments, prog_name="distmom", standalone_mode=False)
-    except click.ClickException as error:
-        with io.StringIO() as shown:
-            error.show(shown)
-            _say(shown.getvalue().rstrip("\n"), None)
-        return 2
-    except (KeyboardInterrupt, click.Abort) as error:
-        _say("interrupted", error)
-        return 130
-    except DistmomError as error:
-        _say(f"error: {error}", error)
-        return error.exit_code
-    except SystemExit as error:
-        # Click has none to report a closed pipe to, and exits with 1.
-        return int(error.code or 0)
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename is not None else ""
-        _say(f"error: {place}{error.strerror or error}", error)
-        return exit_code_of(error)
-    return 0
+    # After the import, which sets levels of its own.
+    for name in ("distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    cli.main(args=arguments, prog_name="distmom", standalone_mode=False)
 
 
 class _Sentence(logging.Formatter):
@@ -94,19 +70,6 @@ def _interruptible() -> Iterator[None]:
     finally:
         for number, old in kept.items():
             signal.signal(number, old)
-
-
-def _say(text: str, error: BaseException | None) -> None:
-    for line in text.split("\n"):
-        say(line, err=True)
-    # An error that is raised again while that which it caused is handled makes a circle.
-    seen = set[int]()
-    while error is not None and id(error) not in seen:
-        for note in getattr(error, "__notes__", []):
-            say(f"to resume: {note}", err=True)
-            return
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
 
 
 if __name__ == "__main__":

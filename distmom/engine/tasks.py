@@ -99,11 +99,16 @@ def fold(task: GroupTask) -> Folded:
             folded = _folded(task, sums) if task.tall is None else _tall_folded(task, task.tall, opened, sums)
             folded = replace(folded, row_digests=digests, rows=kept or {})
         release_maps()
-        if report is not None:
-            with spend("write"):
-                report.write(folded)
-        add_spent(folded.spent, taken())
-        return folded
+        return _reported(folded, report)
+
+
+def _reported(folded: Folded, report: Report | None) -> Folded:
+    """Write the report on a group, if it is wanted, and note the seconds spent."""
+    if report is not None:
+        with spend("write"):
+            report.write(folded)
+    add_spent(folded.spent, taken())
+    return folded
 
 
 def _folded(task: GroupTask, sums: Sums) -> Folded:

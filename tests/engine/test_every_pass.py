@@ -32,11 +32,11 @@ epochs.BEAT_S, epochs.LEASE_S, epochs.LOOK_S = 0.2, 2.0, 0.1
 accumulate = tasks._accumulate
 
 
-def disturbed(corpus, shards, opened, sums, rows, outputs, files, kept):
+def disturbed(task, *arguments):
     try:
-        (Path(os.environ["NOTES"]) / Path(files).name.rpartition("-")[0]).touch(exist_ok=False)
+        (Path(os.environ["NOTES"]) / Path(task.files).name.rpartition("-")[0]).touch(exist_ok=False)
     except FileExistsError:
-        return accumulate(corpus, shards, opened, sums, rows, outputs, files, kept)
+        return accumulate(task, *arguments)
     own = os.getpid()
     if os.environ["ROLE"] == "worker":
         # The nanny of a worker that dies while it starts starts no other.
@@ -44,7 +44,7 @@ def disturbed(corpus, shards, opened, sums, rows, outputs, files, kept):
         if os.environ["SIGNAL"] == "SIGSTOP":
             subprocess.Popen(["sh", "-c", f"sleep 8; kill -CONT {own}"])
     os.kill(own, getattr(signal, os.environ["SIGNAL"]))
-    return accumulate(corpus, shards, opened, sums, rows, outputs, files, kept)
+    return accumulate(task, *arguments)
 
 
 tasks._accumulate = disturbed

@@ -26,11 +26,11 @@ from distmom.engine import tasks
 accumulate = tasks._accumulate
 
 
-def noted(corpus, shards, opened, sums, rows, outputs, files, kept):
+def noted(task, *arguments):
     with open(os.environ["FOLDED"], "a") as stream:
-        stream.write(Path(files).name + "\\n")
+        stream.write(Path(task.files).name + "\\n")
     time.sleep(float(os.environ["SECONDS"]))
-    return accumulate(corpus, shards, opened, sums, rows, outputs, files, kept)
+    return accumulate(task, *arguments)
 
 
 tasks._accumulate = noted

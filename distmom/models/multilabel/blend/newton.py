@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -17,39 +18,41 @@ MAX_STEPS, DECREMENT = 50, 1e-6
 Derivatives = tuple[float, np.ndarray, np.ndarray]
 
 
-def penalised(
-    of_piece: Callable[[slice], Derivatives], n_pairs: int, b: np.ndarray, ridge: np.ndarray
-) -> Derivatives:
-    """Return a sum over pairs plus ``sum_j ridge_j b_j^2 / 2``, its gradient and its Hessian.
+def minimise(
+    of_piece: Callable[[np.ndarray, slice], Derivatives],
+    n_pairs: int,
+    b: np.ndarray,
+    ridge: np.ndarray,
+    *,
+    single: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Minimise a convex function over pairs plus ``sum_j ridge_j b_j^2 / 2``.
 
     Parameters
     ----------
     of_piece : callable
-        Returns the sums over the pairs of a slice.
+        Returns the value, gradient and Hessian at some coefficients, added up over the pairs of a slice.
     n_pairs : int
-    b, ridge : ndarray of shape (p,)
-        Coefficients and their penalties.
-    """
-    sums = 0.5 * float(ridge @ b**2), ridge * b, np.diag(ridge)
-    for added in map_on_cores(of_piece, pieces(n_pairs, PIECE_PAIRS)):
-        sums = sums[0] + added[0], sums[1] + added[1], sums[2] + added[2]
-    return sums
-
-
-def minimise(
-    derivatives: Callable[[np.ndarray], Derivatives], b: np.ndarray, *, single: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coefficients (p,) at which Newton's method ends, and the Hessian (p, p) there.
-
-    Parameters
-    ----------
-    derivatives : callable
-        Returns the derivatives of a convex function at coefficients.
     b : ndarray of shape (p,)
-        Where the method begins.
+        Coefficients at which the method begins.
+    ridge : ndarray of shape (p,)
+        Penalties of the coefficients.
     single : bool, default False
-        Whether the derivatives are sums in single precision, which do not distinguish small differences.
+        Whether the sums are in single precision, which do not distinguish small differences.
+
+    Returns
+    -------
+    b : ndarray of shape (p,)
+    hessian : ndarray of shape (p, p)
+        The Hessian at b.
     """
+
+    def derivatives(at: np.ndarray) -> Derivatives:
+        sums = 0.5 * float(ridge @ at**2), ridge * at, np.diag(ridge)
+        for added in map_on_cores(partial(of_piece, at), pieces(n_pairs, PIECE_PAIRS)):
+            sums = sums[0] + added[0], sums[1] + added[1], sums[2] + added[2]
+        return sums
+
     value, gradient, hessian = derivatives(b)
     for _ in range(MAX_STEPS):
         step = np.linalg.solve(hessian, gradient)

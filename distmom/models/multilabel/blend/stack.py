@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from distmom.blas import map_on_cores, one_blas_thread
 from distmom.models.multilabel.blend.covariates import Covariates, Effect, varied
 from distmom.models.multilabel.blend.curves import add_input, add_varying_input, curve_of
-from distmom.models.multilabel.blend.newton import Derivatives, minimise, penalised
+from distmom.models.multilabel.blend.newton import Derivatives, minimise
 
 #: most pairs that the regression is fitted to; more documents are left out
 FIT_PAIRS = 1_000_000
@@ -285,7 +286,7 @@ class _Design:
         b = _start(start, float(self.truth.mean()), centre, scale)
         ridge = np.append(np.full(len(centre), PENALTY), 1e-9)
         with one_blas_thread():
-            b, hessian = minimise(lambda trial: self._derivatives(columns, trial, ridge), b)
+            b, hessian = minimise(partial(self._of_piece, columns), len(self.truth), b, ridge)
             covariance = np.linalg.inv(hessian)
         coefficients = b[:-1] / scale
         inputs, losses = [], []
@@ -296,23 +297,19 @@ class _Design:
             inputs.append(StackInput(self.names[i], bool(self.signed[i]), self.floors[i], linear, curve))
         return StackFit(Stack(tuple(inputs), float(b[-1] - coefficients @ centre)), np.array(losses))
 
-    def _derivatives(self, columns: np.ndarray, b: np.ndarray, ridge: np.ndarray) -> Derivatives:
-        """Return the penalised negative log-likelihood, its gradient and its Hessian."""
-
-        def of_piece(piece: slice) -> Derivatives:
-            own, truth = self.x[piece], self.truth[piece]
-            if len(columns) < own.shape[1]:
-                own = own[:, columns]
-            z = own @ b
-            # exp(-|z|) serves both the probability and the logarithm.
-            small = np.exp(-np.abs(z))
-            p = np.where(z >= 0, 1.0, small) / (1.0 + small)
-            value = float((np.maximum(z, 0.0) + np.log1p(small) - truth * z).sum())
-            # A matrix times its own transpose is half of the work.
-            root = own * np.sqrt(p * (1.0 - p))[:, None]
-            return value, own.T @ (p - truth), root.T @ root
-
-        return penalised(of_piece, len(self.truth), b, ridge)
+    def _of_piece(self, columns: np.ndarray, b: np.ndarray, piece: slice) -> Derivatives:
+        """Return the negative log-likelihood of some pairs, its gradient and its Hessian."""
+        own, truth = self.x[piece], self.truth[piece]
+        if len(columns) < own.shape[1]:
+            own = own[:, columns]
+        z = own @ b
+        # exp(-|z|) serves both the probability and the logarithm.
+        small = np.exp(-np.abs(z))
+        p = np.where(z >= 0, 1.0, small) / (1.0 + small)
+        value = float((np.maximum(z, 0.0) + np.log1p(small) - truth * z).sum())
+        # A matrix times its own transpose is half of the work.
+        root = own * np.sqrt(p * (1.0 - p))[:, None]
+        return value, own.T @ (p - truth), root.T @ root
 
 
 def _start(start: Stack | None, mean: float, centre: np.ndarray, scale: np.ndarray) -> np.ndarray:

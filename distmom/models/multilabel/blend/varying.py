@@ -14,7 +14,7 @@ import numpy as np
 from distmom.blas import map_on_cores, one_blas_thread
 from distmom.models.multilabel.blend.covariates import OF_DOCUMENTS, OF_LABELS, Effect
 from distmom.models.multilabel.blend.curves import curve_of
-from distmom.models.multilabel.blend.newton import Derivatives, minimise, penalised
+from distmom.models.multilabel.blend.newton import Derivatives, minimise
 from distmom.models.multilabel.blend.stack import FIT_PAIRS, PENALTY, Pairs, Stack, informative
 from distmom.models.multilabel.variants import INDEXED, family_of
 
@@ -45,23 +45,18 @@ class _VaryingDesign:
     truth: np.ndarray
     weights: np.ndarray
 
-    def derivatives(self, b: np.ndarray, ridge: np.ndarray) -> Derivatives:
-        """Return the penalised negative log-likelihood, its gradient and its Hessian."""
-        single = b.astype(np.float32)
-
-        def of_piece(piece: slice) -> Derivatives:
-            x, truth, weights = self.x[:, piece], self.truth[piece], self.weights[piece]
-            full = np.vstack([x, *(x * row for row in self.z[:, piece])])
-            s = single @ full
-            small = np.exp(-np.abs(s))
-            p = np.where(s >= 0, np.float32(1.0), small) / (np.float32(1.0) + small)
-            loss = weights * (np.maximum(s, 0.0) + np.log1p(small) - truth * s)
-            gradient = full @ (weights * (p - truth))
-            # A matrix times its own transpose is half of the work.
-            full *= np.sqrt(weights * p * (1.0 - p))
-            return float(loss.sum(dtype=np.float64)), gradient, full @ full.T
-
-        return penalised(of_piece, len(self.truth), b, ridge)
+    def of_piece(self, b: np.ndarray, piece: slice) -> Derivatives:
+        """Return the negative log-likelihood of some pairs, its gradient and its Hessian."""
+        x, truth, weights = self.x[:, piece], self.truth[piece], self.weights[piece]
+        full = np.vstack([x, *(x * row for row in self.z[:, piece])])
+        s = b.astype(np.float32) @ full
+        small = np.exp(-np.abs(s))
+        p = np.where(s >= 0, np.float32(1.0), small) / (np.float32(1.0) + small)
+        loss = weights * (np.maximum(s, 0.0) + np.log1p(small) - truth * s)
+        gradient = full @ (weights * (p - truth))
+        # A matrix times its own transpose is half of the work.
+        full *= np.sqrt(weights * p * (1.0 - p))
+        return float(loss.sum(dtype=np.float64)), gradient, full @ full.T
 
 
 def vary(pairs: Pairs, stack: Stack) -> Stack:
@@ -116,7 +111,7 @@ def vary(pairs: Pairs, stack: Stack) -> Stack:
     ridge[0] = PENALTY
     ridge[0, -1] = 1e-9
     with one_blas_thread():
-        found, _ = minimise(lambda trial: design.derivatives(trial, ridge.ravel()), b.ravel(), single=True)
+        found, _ = minimise(design.of_piece, len(design.truth), b.ravel(), ridge.ravel(), single=True)
         b = found.reshape(b.shape)
     raw = b / scale
     raw[:, -1] -= raw @ centre
