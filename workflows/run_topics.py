@@ -117,12 +117,12 @@ def prepare_random(task: Task, name: str) -> Fit:
         with open_engine(corpus) as engine:
             stored = StoredColumns((engine.put(start),))
             topics = initial_topics(stored, np.full(k, 1.0 / k), n_folds)
-            refine = partial(refine_topics, topics=topics, how=how, n_passes=n_passes)
+            refine = partial(refine_topics, topics=topics, method=method, n_passes=n_passes)
             return np.array(to_columns(execute(refine, engine).matrix).T)
 
     corpus, tiny = MemoryCorpus(task.counts), tiny_counts()
     default = SpectralLDA(task.n_topics)
-    how, n_passes = default.way_of_refine(corpus), default.n_refine_passes(corpus)
+    method, n_passes = default.refine_method(corpus), default.n_refine_passes(corpus)
     n_folds = default.n_folds(corpus)
     refined(tiny, MemoryCorpus(tiny), 2)
     return lambda: (refined(task.counts, corpus, task.n_topics), {})

@@ -11,8 +11,7 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.errors import UsageError
 from distmom.models import AnchorTopics, SingleTopic, SpectralLDA
-from distmom.models.topics import longer, settings, steps
-from distmom.models.topics import program as topic_model
+from distmom.models.topics import choice, settings, steps
 from distmom.models.topics.initial import Initial
 from distmom.models.topics.refine import Completion, _near, complete, initial_topics, refine_topics
 from distmom.models.topics.steps import Topics
@@ -24,7 +23,7 @@ from distmom.simulate.topics import TopicPopulation
 def test_no_held_out_position_chooses_nothing(caplog):
     """The documents held out are empty, so that there is nothing to complete."""
     counts = lda_corpus(n=60, d=20, k=2)[2].read_shard(0).words.toarray()
-    counts[topic_model.held_out(MemoryCorpus(counts), 0).mask(0, 60)] = 0
+    counts[choice.held_out(MemoryCorpus(counts), 0).mask(0, 60)] = 0
     model = SpectralLDA(2, max_df=1.0, min_df=0.0, n_refine=1).fit(counts)
     assert model.selection_ is None
     assert "no held-out document has enough words" in caplog.text
@@ -62,7 +61,7 @@ def test_refine_improves_moments_and_shares_are_found():
 
 
 @pytest.mark.parametrize("refine", ["em", "vb", "cvb"])
-def test_the_start_is_chosen_on_documents_held_out(refine):
+def test_initial_topics_are_chosen_on_documents_held_out(refine):
     population, _, corpus = lda_corpus()
     model = SpectralLDA(5, refine=refine, min_df=0.0, max_df=1.0).fit_corpus(corpus)
     tried = model.selection_["perplexity"]
@@ -81,12 +80,12 @@ def assert_passes_are_planned(model, corpus):
     assert made <= Counter(p.name for p in planned)
 
 
-def test_large_corpora_try_starts_on_a_sample(monkeypatch):
+def test_large_corpora_try_initial_topics_on_a_sample(monkeypatch):
     population, _, corpus = lda_corpus()
-    monkeypatch.setattr(topic_model, "TRIAL_DOCUMENTS", 500)
+    monkeypatch.setattr(choice, "TRIAL_DOCUMENTS", 500)
     model = SpectralLDA(5, n_refine=2, min_df=0.0, max_df=1.0).fit_corpus(corpus)
     made = Counter(timing["name"] for timing in model.timings_)
-    # One pass for each of three starts on the sample, another for the one that is taken, and two over all.
+    # One pass for each of three initialisations on the sample, another for the best, and two over all.
     assert made["refine"] == 6
     assert made == Counter(p.name for p in SpectralLDA(5, n_refine=2).plan(corpus).passes)
     assert matched_topics(model.components_, population.topics.T)[0] < 0.2
@@ -162,9 +161,9 @@ def test_steps_are_over_relaxed_but_for_collapsed_variational_bayes_of_short_doc
 def test_passes_are_added_as_long_as_held_out_documents_gain(gain, taken, monkeypatch):
     """Without a gain the fit is that of four passes, bit for bit."""
     _, _, corpus = lda_corpus(n=600, length=40)
-    monkeypatch.setattr(longer, "LEAST_GAIN", gain)
-    monkeypatch.setattr(longer, "SHARED", 0.0)
-    monkeypatch.setattr(longer, "_with_start", with_start(gain < 0.0))
+    monkeypatch.setattr(choice, "LEAST_GAIN", gain)
+    monkeypatch.setattr(choice, "SHARED", 0.0)
+    monkeypatch.setattr(choice, "_with_further", with_further(gain < 0.0))
     model, usual = (SpectralLDA(5, max_df=1.0, n_refine=n).fit_corpus(corpus) for n in ("auto", 4))
     assert model.diagnostics_["trial_passes"] == taken
     assert list(model.diagnostics_["trial_perplexity"]) == (["4", "8", "16", "24"] if taken else ["4", "8"])
@@ -179,16 +178,16 @@ def test_no_passes_are_added_to_those_of_large_corpora(monkeypatch):
     _, _, corpus = lda_corpus(n=300)
     positions = float(corpus.word_frequency.sum())
     for part, tried in ((0.04, False), (0.06, True)):
-        monkeypatch.setattr(longer, "LONGER_POSITIONS", part * positions)
+        monkeypatch.setattr(choice, "PART_POSITIONS", part * positions)
         planned = Counter(p.name for p in SpectralLDA(5, max_df=1.0).plan(corpus).passes)
         assert planned["refine"] == 3 + 1 + 4 + (22 + 16) * tried
     given = SpectralLDA(5, max_df=1.0, background=True).plan(corpus).passes
     assert Counter(p.name for p in given)["refine"] == 3 + 1 + 4 + 22
 
 
-def with_start(always):
-    """Return the choice of a start, with any held-out perplexity of the start if ``always``."""
-    original = longer._with_start
+def with_further(always):
+    """Return the choice of further passes, whatever their held-out perplexity if ``always``."""
+    original = choice._with_further
 
     def chosen_of(engine, chosen, last):
         worst = replace(chosen.completion, log_likelihood=-np.inf)
@@ -197,19 +196,19 @@ def with_start(always):
     return chosen_of
 
 
-def test_topics_that_complete_worse_than_those_before_are_no_start():
+def test_topics_that_complete_worse_than_those_before_are_not_chosen():
     completions = [Completion(np.ones(2), value, 10, 5) for value in (-7.0, -7.1, -6.9)]
     topics = Topics(StoredColumns(()), StoredColumns(()), np.ones(2), np.ones(2), rows={"shares": None})
     init = Initial("anchors", StoredColumns(()), np.ones(2), None, {})
-    before, worse, better = (longer.Chosen(init, topics, each) for each in completions)
-    assert longer._with_start(None, before, replace(worse, n_passes=8)).start is None
-    assert longer._with_start(None, before, replace(better, n_passes=4)).start is None
-    start = longer._with_start(None, before, replace(better, n_passes=8)).start
-    assert start.rows == {}
-    tried = replace(better, longer={"8": 1.0})
-    assert longer._preferred(None, True, before, before, replace(worse)).background is False
-    assert longer._preferred(None, True, before, tried, replace(better)).background is True
-    assert longer._preferred(None, False, before, tried, replace(better)) is before
+    before, worse, better = (choice.Chosen(init, topics, each) for each in completions)
+    assert choice._with_further(None, before, replace(worse, n_passes=8)).further is None
+    assert choice._with_further(None, before, replace(better, n_passes=4)).further is None
+    further = choice._with_further(None, before, replace(better, n_passes=8)).further
+    assert further.rows == {}
+    tried = replace(better, perplexities={"8": 1.0})
+    assert choice._preferred(None, True, before, before, replace(worse)).background is False
+    assert choice._preferred(None, True, before, tried, replace(better)).background is True
+    assert choice._preferred(None, False, before, tried, replace(better)) is before
 
 
 def shared_corpus(share, n=400, d=200, k=4):
@@ -230,10 +229,10 @@ def test_a_background_topic_is_tried_where_topics_share_words(share):
 
 
 def test_top_rows_of_slabs_are_those_of_the_whole(monkeypatch):
-    monkeypatch.setattr(longer, "SLAB_ROWS", 7)
+    monkeypatch.setattr(choice, "SLAB_ROWS", 7)
     values = np.random.default_rng(0).random((40, 3)).astype(np.float32)
     with open_engine(shared_corpus(0.5, d=40)[1]) as engine:
-        found = longer.top_rows(StoredColumns((engine.put(values),)), 40, 5)
+        found = choice.top_rows(StoredColumns((engine.put(values),)), 40, 5)
     assert (np.sort(found, axis=0) == np.sort(np.argsort(-values, axis=0)[:5], axis=0)).all()
 
 
@@ -244,8 +243,8 @@ def test_the_distribution_of_all_words_replaces_the_topic_that_is_most_like_it()
     with open_engine(corpus) as engine:
         stored = StoredColumns((engine.put(np.ascontiguousarray(topics.T, np.float32)),))
         init = Initial("anchors", stored, np.array([0.2, 0.5, 0.3]), None, {})
-        assert longer._with_background(engine, False, init)[0] is init.topics
-        matrix, shares = longer._with_background(engine, True, init)
+        assert choice._with_background(engine, False, init)[0] is init.topics
+        matrix, shares = choice._with_background(engine, True, init)
         found = np.array(matrix.parts[0].load())
     assert_allclose(found[:, [0, 2]], topics[[0, 2]].T, atol=1e-6)
     frequency = np.asarray(corpus.word_frequency) + 0.1

@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 from distmom.corpus import MemoryCorpus
 from distmom.errors import UsageError
 from distmom.models import SpectralLDA, TopicMoments
-from distmom.models.topics import program as topic_model
+from distmom.models.topics import choice
 from distmom.moments.small import SmallMoments
 from distmom.simulate.topics import TopicPopulation
 from distmom.spectral.steps.core import CoreSettings, whiten_words
@@ -112,7 +112,7 @@ def test_noise_is_a_share_of_the_moment_before_the_shift():
 
 
 def test_trials_on_some_documents_are_not_told_as_passes(monkeypatch):
-    monkeypatch.setattr(topic_model, "TRIAL_DOCUMENTS", 200)
+    monkeypatch.setattr(choice, "TRIAL_DOCUMENTS", 200)
     _, counts = sample(600)
     model = SpectralLDA(3, max_df=1.0, n_refine=2).fit(counts)
     assert len(model.diagnostics_["log_likelihoods"]) == 2

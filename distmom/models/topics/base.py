@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.errors import UsageError
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
@@ -44,6 +46,32 @@ class TopicEstimator(SpectralEstimator):
     n_power_iter: int = parameter("Number of power passes of the sketch.", default=4, least=0)
     precision: str = precision_parameter()
     random_state: Seed = seed_parameter()
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit to documents in memory.
+
+        Parameters
+        ----------
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            Texts, which are tokenized with the defaults of `distmom.corpus.text_corpus`, or counts: whole numbers,
+            not negative, of any type.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is invalid or does not suit the documents.
+        InputError
+            If a value is negative, not finite or not a whole number.
+        NumericalError
+            If the moments carry no topic, or too few for the estimator.
+        """
+        return self.fit_corpus(self._corpus(X))
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Check that the parameters are valid and suit a corpus of counts; else a UsageError or InputError."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.models.topics.anchors import LOSSES
-from distmom.models.topics.longer import part_of_positions
+from distmom.models.topics.choice import part_of_positions
 from distmom.models.topics.program import TopicModel
 from distmom.spectral.parameters import fixed, parameter
 from distmom.spectral.steps.factors import ORDERS
@@ -71,7 +71,7 @@ class SpectralLDA(TopicModel):
         default="3", choices=tuple(ORDERS),
     )  # fmt: skip
 
-    def chooses_start(self, corpus: Corpus | MemoryCorpus) -> bool:
+    def tries_further(self, corpus: Corpus | MemoryCorpus) -> bool:
         return self.n_refine == "auto" and not self.finds_alpha(corpus) and part_of_positions(corpus) > 0.0
 
 

@@ -65,15 +65,38 @@ class Initial:
         return cls("", unknown_columns(n_words, k), unknown(k), unknown(), unknown())
 
 
+@dataclass(frozen=True)
+class InitSettings:
+    """How initial topics are estimated from moments.
+
+    Attributes
+    ----------
+    trials : tuple of float or None
+        Values of alpha0 for the third moment, infinite for independent factors; None for anchor words.
+    background : bool
+        Whether the unigram distribution is added as a further topic.
+    orders : str
+        Orders of the moments that find topics, a name in `distmom.spectral.steps.factors.ORDERS`.
+    loss : str
+        Loss by which words are mixtures of anchor words, a name in `distmom.models.topics.anchors.LOSSES`.
+    max_words : int or None
+        Number of words that a topic of the third moment keeps; None: all of positive probability.
+    """
+
+    trials: tuple[float | None, ...]
+    background: bool
+    orders: str
+    loss: str
+    max_words: int | None
+
+    @property
+    def alpha0s(self) -> list[float]:
+        """The trials that decompose a tensor."""
+        return [alpha0 for alpha0 in self.trials if alpha0 is not None]
+
+
 def initials(
-    run: Run,
-    moments: CommittedMoments,
-    numbers: np.ndarray,
-    trials: Sequence[float | None],
-    background: bool,
-    orders: str = "3",
-    loss: str = "least_squares",
-    max_words: int | None = None,
+    run: Run, moments: CommittedMoments, numbers: np.ndarray, settings: InitSettings
 ) -> list[Initial]:
     """Return initial topics from committed moments, one set per trial.
 
@@ -89,16 +112,7 @@ def initials(
     moments : CommittedMoments
     numbers : ndarray of shape (n_words,), int32
         Numbers of the words in the moments.
-    trials : sequence of float or None
-        Values of alpha0 for the third moment, infinite for independent factors; None for anchor words.
-    background : bool
-        Add the unigram distribution as a further topic.
-    orders : str, default "3"
-        Orders of the moments that find topics, a name in `distmom.spectral.steps.factors.ORDERS`.
-    loss : str, default "least_squares"
-        Loss by which words are mixtures of anchor words, a name in `distmom.models.topics.anchors.LOSSES`.
-    max_words : int, optional
-        Number of words that a topic of the third moment keeps; all of positive probability by default.
+    settings : InitSettings
 
     Returns
     -------
@@ -110,37 +124,32 @@ def initials(
     NumericalError
         If no trial succeeds.
     """
-    alpha0s = [alpha0 for alpha0 in trials if alpha0 is not None]
-    settings = tuple(replace(moments.settings, alpha0=alpha0) for alpha0 in alpha0s)
+    of_cores = tuple(replace(moments.settings, alpha0=alpha0) for alpha0 in settings.alpha0s)
     cores: Sequence[Core | NumericalError]
-    if orders != "3":
-        cores = [find_by_fourth(run, replace(moments, settings=each), orders) for each in settings]
+    if settings.orders != "3":
+        cores = [find_by_fourth(run, replace(moments, settings=each), settings.orders) for each in of_cores]
     else:
-        cores = find_each(run, settings, moments.basis, moments.directories) if settings else []
-    k = moments.settings.n_states + int(background)
-    out = [Initial.upto(len(numbers), k)] * len(trials)
-    return run.rows(_initials, moments, numbers, trials, cores, background, loss, max_words, out=out)
+        cores = find_each(run, of_cores, moments.basis, moments.directories) if of_cores else []
+    k = moments.settings.n_states + int(settings.background)
+    out = [Initial.upto(len(numbers), k)] * len(settings.trials)
+    return run.rows(_initials, moments, numbers, settings, cores, out=out)
 
 
 def _initials(
     engine: Engine,
     moments: CommittedMoments,
     numbers: np.ndarray,
-    trials: Sequence[float | None],
+    settings: InitSettings,
     cores: Sequence[Core | NumericalError],
-    background: bool,
-    loss: str,
-    max_words: int | None,
 ) -> list[Initial]:
     found: list[Initial] = []
     errors = [core for core in cores if isinstance(core, NumericalError)]
-    alpha0s = [alpha0 for alpha0 in trials if alpha0 is not None]
-    for alpha0, core in zip(alpha0s, cores, strict=True):
+    for alpha0, core in zip(settings.alpha0s, cores, strict=True):
         if not isinstance(core, NumericalError):
-            found.append(_tensor_init(engine, moments, numbers, alpha0, core, max_words))
-    if None in trials:
+            found.append(_tensor_init(engine, moments, numbers, alpha0, core, settings.max_words))
+    if None in settings.trials:
         try:
-            found.append(_anchor_init(engine, moments, numbers, engine.corpus.vocabulary, loss))
+            found.append(_anchor_init(engine, moments, numbers, engine.corpus.vocabulary, settings.loss))
         except NumericalError as error:
             errors.append(error)
     if not found:
@@ -151,7 +160,7 @@ def _initials(
                 "%s: the moments carry %d of the %d topics requested", init.name, len(init.proportions),
                 moments.settings.n_states,
             )  # fmt: skip
-    return [_with_background(engine, moments, init) for init in found] if background else found
+    return [_with_background(engine, moments, init) for init in found] if settings.background else found
 
 
 def _with_background(engine: Engine, moments: CommittedMoments, init: Initial) -> Initial:

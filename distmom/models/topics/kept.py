@@ -139,10 +139,6 @@ class TopicMoments(SourceSums):
         "takes one pass over its documents.", default=8, least=1,
     )  # fmt: skip
 
-    def fit(self, X: Any, y: Any = None) -> TopicMoments:
-        """Add up the moments of documents in memory: texts, or a matrix (n_documents, n_words) of counts."""
-        return self.fit_corpus(self._corpus(X))
-
     @property
     def settings(self) -> CoreSettings:
         """Settings with which the sums are made."""

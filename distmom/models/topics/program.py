@@ -14,12 +14,12 @@ import numpy as np
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection
 from distmom.errors import NumericalError, UsageError
+from distmom.models.topics.choice import Chosen, choose, final_alpha, held_out
 from distmom.models.topics.committed import CommittedMoments, extend_moments, fit_moments, moment_words
 from distmom.models.topics.fitted import TopicState
-from distmom.models.topics.initial import Initial, initials, word_shares
+from distmom.models.topics.initial import Initial, InitSettings, initials, word_shares
 from distmom.models.topics.kept import TopicMoments, commit_sums
-from distmom.models.topics.longer import Chosen, Trial, choose_start, part_of_positions
-from distmom.models.topics.refine import Completion, complete, initial_topics, refine_topics
+from distmom.models.topics.refine import initial_topics, refine_topics
 from distmom.models.topics.settings import TopicSettings
 from distmom.models.topics.steps import EM_ALPHA, Topics
 from distmom.spectral.program.jackknife import Jackknife
@@ -30,44 +30,13 @@ from distmom.spectral.steps.recovery import to_columns
 
 logger = logging.getLogger(__name__)
 
-#: largest number of held-out documents on which initial topics are chosen, and their largest share of the corpus
-HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 5_000, 0.1
-#: largest number of documents on which initial topics are refined before the choice
-TRIAL_DOCUMENTS = 50_000
-
 
 class TopicModel(TopicSettings):
     """Base class of the topic models; see `SpectralLDA` for parameters and attributes."""
 
-    def fit(self, X: Any, y: Any = None) -> TopicModel:
-        """Fit the model to documents in memory.
-
-        Parameters
-        ----------
-        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
-            Texts, which are tokenized with the defaults of `distmom.corpus.text_corpus`, or counts: whole numbers,
-            not negative, of any type.
-        y : None
-            Ignored.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        UsageError
-            If a parameter is invalid or does not suit the documents.
-        InputError
-            If a value is negative, not finite or not a whole number.
-        NumericalError
-            If the moments do not carry any topic.
-        """
-        return self.fit_corpus(self._corpus(X))
-
     def program(self, run: Run) -> TopicState:
         """Fit the model by the passes of a run and return its state."""
-        corpus, trials = run.corpus, self.trials()
+        corpus, of_init = run.corpus, self.init_settings()
         held = held_out(corpus, self._seed) if self.holds_out(corpus) else None
         rest = None if held is None else replace(held, heldout=False)
         most, auto = self.most_components(corpus), self.n_components == "auto"
@@ -80,45 +49,42 @@ class TopicModel(TopicSettings):
             most = rank.n_components + int(self.background)
         # The basis must not see the held-out documents where initial topics are compared: it would favour topics
         # that fit their noise. The choice of the Dirichlet parameters is not affected.
-        of_basis = rest if len(trials) > 1 else None
+        of_basis = rest if len(of_init.trials) > 1 else None
         settings = replace(self.core_settings(most), kept=self.kept_documents(corpus))
         if auto:
             settings = within_plan(settings, words.n_words)
         moments = fit_moments(run, settings, words, rest, of_basis)
         chosen = None
         if held is not None:
-            tried = initials(
-                run, moments, numbers, trials, self.background, self.orders, self.loss, self.max_words
-            )
-            chosen = self._choose(run.part("choose"), moments, tried, held)
-            trials = [trials[0] if len(trials) == 1 else chosen.init.alpha0]
-        from_moments = partial(self._start_of_all, moments=moments, numbers=numbers, trials=trials, held=held)
-        if chosen is not None and self.chooses_start(corpus):
-            refined: Any = (chosen.init, chosen.start)
-            init, start = run.when(lambda: chosen.start is None, from_moments, otherwise=refined)
+            tried = initials(run, moments, numbers, of_init)
+            chosen = choose(run.part("choose"), self, tried, held, settings.dtype)
+            if len(of_init.trials) > 1:
+                of_init = replace(of_init, trials=(chosen.init.alpha0,))
+        of_all = partial(self._initial_of_all, moments=moments, numbers=numbers, of_init=of_init, held=held)
+        if chosen is not None and self.tries_further(corpus):
+            refined: Any = (chosen.init, chosen.further)
+            init, initial = run.when(lambda: chosen.further is None, of_all, otherwise=refined)
         else:
-            init, start = from_moments(run)
-        how, n_passes = self.way_of_refine(corpus), self.n_refine_passes(corpus)
-        topics = refine_topics(run, start, how, n_passes, eta=self.eta)
+            init, initial = of_all(run)
+        method, n_passes = self.refine_method(corpus), self.n_refine_passes(corpus)
+        topics = refine_topics(run, initial, method, n_passes, eta=self.eta)
         state: TopicState = run.rows(
             self._assembled, init, topics, words.n_words, rank, chosen, out=unknown()
         )
         return state
 
-    def _start_of_all(
+    def _initial_of_all(
         self,
         run: Run,
         moments: CommittedMoments,
         numbers: np.ndarray,
-        trials: list[float | None],
+        of_init: InitSettings,
         held: Selection | None,
     ) -> tuple[Initial, Topics]:
         """Return initial topics from the moments of all documents, including those held out so far."""
         if held is not None:
             moments = extend_moments(run.part("extend"), moments, held)
-        init = initials(
-            run, moments, numbers, trials, self.background, self.orders, self.loss, self.max_words
-        )[0]
+        init = initials(run, moments, numbers, of_init)[0]
         n_folds = self.n_folds(run.corpus)
         return init, initial_topics(init.topics, init.proportions, n_folds, moments.settings.dtype)
 
@@ -135,11 +101,11 @@ class TopicModel(TopicSettings):
         state = _state_of(corpus, init, topics, n_moment_words)
         diagnostics = {**state.diagnostics, "common_words": self._share_of_common_words(corpus)}
         if self.n_refine:
-            diagnostics["refine"] = self.way_of_refine(corpus)
-        if chosen is not None and chosen.longer:
+            diagnostics["refine"] = self.refine_method(corpus)
+        if chosen is not None and chosen.perplexities:
             diagnostics |= {
                 "trial_passes": chosen.n_passes,
-                "trial_perplexity": chosen.longer,
+                "trial_perplexity": chosen.perplexities,
                 "background": chosen.background,
             }
         if rank is not None:
@@ -147,10 +113,9 @@ class TopicModel(TopicSettings):
                 "half_spectrum": [float(x) for x in rank.eigenvalues],
                 "replicated_spectrum": [float(x) for x in rank.replicated],
             }
-        completion = None if chosen is None else chosen.completion
         return replace(
             state,
-            alpha=self._final_alpha(corpus, topics, completion),
+            alpha=final_alpha(self, corpus, topics, chosen),
             diagnostics=diagnostics,
             selection=None if chosen is None else chosen.selection,
         )
@@ -227,9 +192,7 @@ class TopicModel(TopicSettings):
         return self
 
     def _of_moments(self, run: Run, moments: CommittedMoments, numbers: np.ndarray) -> tuple[Initial, Topics]:
-        init = initials(
-            run, moments, numbers, self.trials(), self.background, loss=self.loss, max_words=self.max_words
-        )[0]
+        init = initials(run, moments, numbers, self.init_settings())[0]
         return init, initial_topics(init.topics, init.proportions, dtype=moments.settings.dtype)
 
     def _check_without_documents(self, moments: TopicMoments) -> None:
@@ -252,67 +215,6 @@ class TopicModel(TopicSettings):
             raise UsageError(f"{wrong}; kept moments are fitted without documents")
         moments.check_components(int(self.n_components))
 
-    def _choose(self, run: Run, moments: CommittedMoments, inits: list[Initial], held: Selection) -> Chosen:
-        """Choose the initial topics that, refined without the held-out documents, complete these best.
-
-        Where there are several, each is refined by one pass, and the best by another pass before the parameters to
-        read documents with are estimated, as topics are still too even after one pass. The second pass is left out
-        where refinement estimates these parameters.
-        """
-        corpus = run.corpus
-        n = corpus.n_documents
-        trial = replace(held, heldout=False)
-        if n > TRIAL_DOCUMENTS:
-            trial = Selection(TRIAL_DOCUMENTS / n, heldout=True, seed=held.seed, offset=held.fraction)
-        how, n_folds = self.way_of_refine(corpus), self.n_folds(corpus)
-        on_trial = Trial(how, self.eta, n_folds, trial, held)
-        several, n_alpha = len(self.trials()) > 1, self.n_alpha_passes(corpus)
-        n_first = min(1, self.n_refine_passes(corpus)) if several else n_alpha
-        tried: list[Chosen] = []
-        for init in inits:
-            start = initial_topics(init.topics, init.proportions, n_folds, moments.settings.dtype)
-            topics = refine_topics(run, start, how, n_first, trial, self.eta)
-            tried.append(Chosen(init, topics, complete(run, topics.matrix, topics.shares, held)))
-        best = run.rows(_best, tried, several, out=tried[0])
-        if n_alpha > n_first:
-            best = run.when(
-                lambda: best.completion.n_tokens > 0, on_trial.further, best, n_alpha - n_first,
-                otherwise=best,
-            )  # fmt: skip
-        if self.chooses_start(corpus):
-            share = min(TRIAL_DOCUMENTS / n, part_of_positions(corpus), 1.0 - held.fraction)
-            some = Selection(share, heldout=True, seed=held.seed, offset=held.fraction)
-            on_part = replace(on_trial, documents=some)
-            best = choose_start(run, best, n_alpha, on_part, not self.background)
-        return best
-
-    def _final_alpha(
-        self, corpus: Corpus | MemoryCorpus, topics: Topics, completion: Completion | None
-    ) -> np.ndarray:
-        """Return the Dirichlet parameters with which new documents are read."""
-        if completion is None or self.finds_alpha(corpus):
-            return topics.shares if self.refine == "mixture" else topics.alpha
-        shares = np.maximum(topics.shares, 1e-6)
-        return np.asarray(completion.alpha.sum() * shares / shares.sum())
-
-
-def _best(engine: Engine, tried: list[Chosen], several: bool) -> Chosen:
-    """Return the trial that completes the held-out documents best."""
-    best = max(tried, key=lambda t: t.completion.log_likelihood)
-    if not best.completion.n_tokens:
-        logger.warning(
-            "no held-out document has enough words to compare initial topics: the first ones are used"
-        )
-        return replace(tried[0], completion=best.completion)
-    if several:
-        selection = {
-            "init": best.init.name,
-            "n_held_out": best.completion.n_documents,
-            "perplexity": {each.init.name: each.completion.perplexity for each in tried},
-        }
-        return replace(best, selection=selection)
-    return best
-
 
 def _state_of(corpus: Any, init: Initial, topics: Topics, n_moment_words: int) -> TopicState:
     """Return the state of topics fitted to a corpus or to totals."""
@@ -332,9 +234,3 @@ def _state_of(corpus: Any, init: Initial, topics: Topics, n_moment_words: int) -
         diagnostics=diagnostics,
         selection=None,
     )
-
-
-def held_out(corpus: Corpus | MemoryCorpus, seed: int) -> Selection:
-    """Return the held-out documents on which initial topics are chosen."""
-    share = min(HELD_OUT_SHARE, HELD_OUT_DOCUMENTS / max(1, corpus.n_documents))
-    return Selection(share, heldout=True, seed=seed)

@@ -61,7 +61,7 @@ def unigram_of(run: Run) -> StoredArray:
 def refine_topics(
     run: Run,
     topics: Topics,
-    how: str,
+    method: str,
     n_passes: int,
     selection: Selection | None = None,
     eta: float = ETA,
@@ -72,7 +72,7 @@ def refine_topics(
     ----------
     run : Run
     topics : Topics
-    how : {"em", "vb", "cvb", "mixture"}
+    method : {"em", "vb", "cvb", "mixture"}
     n_passes : int
     selection : Selection, optional
         Documents; all by default.
@@ -83,8 +83,8 @@ def refine_topics(
     d, k = run.corpus.n_words, len(topics.alpha)
     for _ in range(n_passes):
         step: RefinePass | MixturePass
-        n_folds = 1 if how == "mixture" else topics.n_folds
-        if how == "mixture":
+        n_folds = 1 if method == "mixture" else topics.n_folds
+        if method == "mixture":
             logs, log_weights = run.rows(
                 _logarithms, topics, unigram, out=(unknown_columns(d, k), unknown(k))
             )
@@ -92,11 +92,11 @@ def refine_topics(
         else:
             step = RefinePass(
                 d, selection, topics=topics.by_fold, n_topics=k, alpha=topics.alpha,
-                unigram=unigram, smoothing=topics.smoothing, how=how, n_folds=n_folds,
+                unigram=unigram, smoothing=topics.smoothing, how=method, n_folds=n_folds,
             )  # fmt: skip
         by_fold = StoredColumns(n_folds * unknown_columns(d, k).parts)
         out = TallResult({"topics": unknown_columns(d, k), "by_fold": by_fold}, unknown())
-        found = run.scan(step, next_topics, topics, unigram, how, eta, out=out, rows=topics.rows)
+        found = run.scan(step, next_topics, topics, unigram, method, eta, out=out, rows=topics.rows)
         topics = run.rows(
             _refined, topics, found,
             out=replace(topics, matrix=out.states["topics"], by_fold=by_fold, smoothing=0.0),

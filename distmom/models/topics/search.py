@@ -130,10 +130,6 @@ class TopicSearch(TopicEstimator):
         default="auto", choices=SIDES,
     )  # fmt: skip
 
-    def fit(self, X: Any, y: Any = None) -> TopicSearch:
-        """Add up the moments of documents in memory: texts, or a matrix (n_documents, n_words) of counts."""
-        return self.fit_corpus(self._corpus(X))
-
     def program(self, run: Run) -> KeptState:
         """Add up the moments, in two parts, by the passes of a run and return the state."""
         return self._moments().program(run)

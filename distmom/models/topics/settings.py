@@ -13,6 +13,7 @@ from distmom.linalg import METHODS
 from distmom.linalg.tensors.decompose import methods_taking
 from distmom.models.topics.factors import METHOD
 from distmom.models.topics.fitted import FittedTopics
+from distmom.models.topics.initial import InitSettings
 from distmom.models.topics.refine import ETA
 from distmom.models.topics.steps import SHORT_DOCUMENT, mean_length
 from distmom.spectral.capabilities import Capability
@@ -140,7 +141,11 @@ class TopicSettings(FittedTopics):
         tensors: list[float | None] = [] if self.init == "anchors" else list(self._alpha0s())
         return tensors if self.init == "tensor" else [*tensors, None]
 
-    def way_of_refine(self, corpus: Corpus | MemoryCorpus) -> str:
+    def init_settings(self) -> InitSettings:
+        """Return the settings with which initial topics are estimated from moments."""
+        return InitSettings(tuple(self.trials()), self.background, self.orders, self.loss, self.max_words)
+
+    def refine_method(self, corpus: Corpus | MemoryCorpus) -> str:
         """Return the method of refinement; "auto" depends on the mean length of the documents."""
         if self.refine != "auto":
             return self.refine
@@ -150,7 +155,7 @@ class TopicSettings(FittedTopics):
         """Return the number of passes of refinement; "auto" depends on the method and the length of documents."""
         if self.n_refine != "auto":
             return int(self.n_refine)
-        is_short = self.way_of_refine(corpus) == "cvb" and mean_length(corpus) < SHORT_DOCUMENT
+        is_short = self.refine_method(corpus) == "cvb" and mean_length(corpus) < SHORT_DOCUMENT
         return N_SHORT if is_short else N_REFINE
 
     def n_folds(self, corpus: Corpus | MemoryCorpus) -> int:
@@ -158,20 +163,20 @@ class TopicSettings(FittedTopics):
         k = self.most_components(corpus)
         n_free = k * corpus.n_words
         is_small = float(corpus.word_frequency.sum()) < ENOUGH_POSITIONS * n_free
-        fits = self.way_of_refine(corpus) != "mixture" and n_free <= MOST_FREE
+        fits = self.refine_method(corpus) != "mixture" and n_free <= MOST_FREE
         # With fewer documents a topic might be absent from a fold.
         return N_FOLDS if is_small and fits and corpus.n_documents >= FOLD_DOCUMENTS * N_FOLDS * k else 1
 
     def finds_alpha(self, corpus: Corpus | MemoryCorpus) -> bool:
         """Return whether refinement estimates the parameters with which documents are read."""
-        how = self.way_of_refine(corpus)
-        return how == "mixture" or (how == "vb" and self.n_refine != 0)
+        method = self.refine_method(corpus)
+        return method == "mixture" or (method == "vb" and self.n_refine != 0)
 
     def holds_out(self, corpus: Corpus | MemoryCorpus) -> bool:
         """Return whether documents are held out, to choose initial topics or Dirichlet parameters."""
         return len(self.trials()) > 1 or not self.finds_alpha(corpus)
 
-    def chooses_start(self, corpus: Corpus | MemoryCorpus) -> bool:
+    def tries_further(self, corpus: Corpus | MemoryCorpus) -> bool:
         """Return whether more passes than usual, and a background topic, are tried on held-out documents."""
         return False
 

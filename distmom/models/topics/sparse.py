@@ -143,7 +143,7 @@ class SparseTopics(FittedTopics):
 
     State = SparseState
     capabilities = frozenset({Capability.DOCUMENTS, Capability.SHARES, Capability.TOPICS})
-    #: how refinement reads documents
+    #: method of refinement
     refine = "em"
 
     n_components: int = parameter("Number of topics.", default=10, least=1, kw_only=False)
@@ -169,32 +169,6 @@ class SparseTopics(FittedTopics):
         default=None, kind=int, least=0, none=True, unset=f"{STARTS} per topic",
     )  # fmt: skip
 
-    def fit(self, X: Any, y: Any = None) -> SparseTopics:
-        """Fit the model to documents in memory.
-
-        Parameters
-        ----------
-        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
-            Texts, which are tokenized with the defaults of `distmom.corpus.text_corpus`, or counts: whole numbers,
-            not negative, of any type.
-        y : None
-            Ignored.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        UsageError
-            If a parameter is invalid or does not suit the documents.
-        InputError
-            If a value is negative, not finite or not a whole number.
-        NumericalError
-            If the moments carry no topic, or the search finds fewer than they carry.
-        """
-        return self.fit_corpus(self._corpus(X))
-
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Check that the parameters are valid and suit a corpus of counts; else a UsageError or InputError."""
         super().check(corpus)
@@ -216,8 +190,8 @@ class SparseTopics(FittedTopics):
             unknown_columns(run.corpus.n_words, k), unknown(k), unknown(), unknown(), unknown()
         )
         found = run.rows(self._found, moments, numbers, out=upto)
-        start = initial_topics(found.topics, found.weights, dtype=settings.dtype)
-        topics = refine_topics(run, start, self.refine, self.n_refine, eta=ETA)
+        initial = initial_topics(found.topics, found.weights, dtype=settings.dtype)
+        topics = refine_topics(run, initial, self.refine, self.n_refine, eta=ETA)
         state: SparseState = run.rows(self._assembled, moments, numbers, found, topics, out=unknown())
         return state
 

@@ -71,24 +71,24 @@ def mean_length(corpus: Corpus | MemoryCorpus) -> float:
 
 
 def next_topics(
-    engine: Engine, tallies: Tallies, topics: Topics, unigram: StoredArray, how: str, eta: float
+    engine: Engine, tallies: Tallies, topics: Topics, unigram: StoredArray, method: str, eta: float
 ) -> TallResult:
     """Turn counts into topics, and shares into Dirichlet parameters where the refinement estimates them."""
     sums, k, n_words = tallies.sums, len(topics.alpha), engine.corpus.n_words
-    n_folds = 1 if how == "mixture" else len(topics.by_fold.parts)
+    n_folds = 1 if method == "mixture" else len(topics.by_fold.parts)
     inputs: list[Partials | StoredColumns | StoredArray] = [
         tallies.tall[f"counts{fold}"] for fold in range(n_folds)
     ]
-    if how != "mixture":
+    if method != "mixture":
         inputs += [unigram, *topics.by_fold.parts]
     folds = [f"fold{fold}" for fold in range(n_folds)] if n_folds > 1 else []
     outputs = dict.fromkeys(("topics", *folds), (k, topics.dtype))
     n = max(float(sums["documents"]), 1.0)
     alpha = topics.alpha
     shares = np.asarray(sums["shares"]) / max(float(np.sum(sums["shares"])), 1e-300)
-    if how == "vb":
+    if method == "vb":
         alpha = fit_alpha(alpha, np.asarray(sums["log_shares"]) / n)
-    elif how == "cvb":
+    elif method == "cvb":
         # Expected counts are spread over more topics than the counts themselves, so that fitted parameters
         # would be too large; only their ratios are estimated.
         alpha = EM_ALPHA * np.maximum(shares, LEAST_SHARE)
@@ -96,7 +96,7 @@ def next_topics(
     # The first step is not over-relaxed, nor is a step after the likelihood has decreased. With short documents,
     # longer steps of CVB0 would only overfit sooner.
     last = topics.log_likelihoods[-1:]
-    relaxes = how == "em" or (how == "cvb" and mean_length(engine.corpus) >= SHORT_DOCUMENT)
+    relaxes = method == "em" or (method == "cvb" and mean_length(engine.corpus) >= SHORT_DOCUMENT)
     relaxed = relaxes and bool(last) and likelihood >= last[0]
     if relaxed and folds:
         inputs.append(topics.matrix)

@@ -167,7 +167,7 @@ def why_no_topics(run: Run, model: SpectralLDA) -> str | None:
     rank = min(settings.n_states + settings.n_oversamples, n_words)
     largest = (
         WordMomentsPass(**common_fields(settings, Words(n_words), documents), rank=rank, mean=True),
-        RefinePass(corpus.n_words, documents, n_topics=k, how=model.way_of_refine(corpus)),
+        RefinePass(corpus.n_words, documents, n_topics=k, how=model.refine_method(corpus)),
         TopicLabelsPass(corpus.n_words, documents, n_topics=k, n_labels=corpus.n_labels),
     )
     if not all(run.fits(pass_) for pass_ in largest):
@@ -193,14 +193,14 @@ def fit_topics(run: Run, model: SpectralLDA) -> CorpusTopics:
     documents = _sample(corpus, model._seed)
     words, numbers = moment_words(run, settings.n_states, model.min_df, model.max_df, model.scale_words)
     moments = fit_moments(run, settings, words, documents, documents)
-    init = initials(run, moments, numbers, model.trials(), model.background)[0]
-    start = initial_topics(init.topics, init.proportions, dtype=settings.dtype)
-    how = model.way_of_refine(corpus)
-    topics = refine_topics(run, start, how, model.n_refine_passes(corpus), documents, model.eta)
+    init = initials(run, moments, numbers, model.init_settings())[0]
+    initial = initial_topics(init.topics, init.proportions, dtype=settings.dtype)
+    method = model.refine_method(corpus)
+    topics = refine_topics(run, initial, method, model.n_refine_passes(corpus), documents, model.eta)
     unigram = unigram_of(run)
     pass_ = TopicLabelsPass(
         corpus.n_words, documents, topics=topics.matrix, n_topics=len(topics.alpha), alpha=topics.alpha,
-        unigram=unigram, smoothing=COMPLETION_SMOOTHING, n_labels=corpus.n_labels, how=how,
+        unigram=unigram, smoothing=COMPLETION_SMOOTHING, n_labels=corpus.n_labels, how=method,
     )  # fmt: skip
     labels = run.scan(
         pass_, _distributions, settings.dtype, out=TallResult(unknown(), unknown()), rows=topics.rows

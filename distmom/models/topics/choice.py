@@ -1,14 +1,17 @@
-"""The start of refinement, chosen on held-out documents: initial topics, or topics that more passes have refined.
+"""The choice on held-out documents: initial topics, further passes, a background topic, and Dirichlet parameters.
 
-On clean text a few passes suffice, and more of them overfit. Where words are bursty, as in raw posts with headers
-and signatures, topics improve for many passes. The chosen topics are therefore refined further on a part of the
-documents, as long as they complete held-out documents better. If the topics share most of their top words, a fit
-in which the distribution of all words replaces one of them is tried as well: it absorbs the words that all
-documents share.
+Each of several initialisations is refined by one pass, and the one whose topics complete held-out documents best
+is chosen. On clean text a few passes of refinement suffice, and more of them overfit. Where words are bursty, as
+in raw posts with headers and signatures, topics improve for many passes. The chosen topics are therefore refined
+further on a part of the documents, as long as they complete held-out documents better. If the topics share most of
+their top words, a fit in which the distribution of all words replaces one of them is tried as well: it absorbs the
+words that all documents share.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -22,16 +25,23 @@ from distmom.engine.stored.arrays import SLAB_ROWS
 from distmom.engine.sums.tall import read_rows
 from distmom.models.topics.initial import Initial, word_shares
 from distmom.models.topics.refine import Completion, complete, initial_topics, near_sums, refine_topics
+from distmom.models.topics.settings import TopicSettings
 from distmom.models.topics.steps import Topics
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.recovery import Slabs
 
+logger = logging.getLogger(__name__)
+
+#: largest number of held-out documents, and their largest share of the corpus
+HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 5_000, 0.1
+#: largest number of documents on which topics are refined before a choice
+TRIAL_DOCUMENTS = 50_000
 #: numbers of passes that are tried; after the first, each must gain at least the second value in log-likelihood
 #: per position of held-out documents
-LONGER, LEAST_GAIN = (4, 8, 16, 24), 0.001
+N_PASSES, LEAST_GAIN = (4, 8, 16, 24), 0.001
 #: largest number of positions in the documents of these passes, and their least share of all positions: every pass
 #: reads all shards, and topics overfit a small part of a large corpus
-LONGER_POSITIONS, LEAST_PART = 4_000_000, 0.05
+PART_POSITIONS, LEAST_PART = 4_000_000, 0.05
 #: share of distinct words among the top words of all topics, and number of these words per topic, below which a
 #: background topic is tried
 SHARED, N_TOP = 0.5, 10
@@ -52,13 +62,14 @@ class Chosen:
     completion : Completion
     selection : dict or None
         Held-out perplexities of all initialisations, if there were several; JSON values.
-    start : Topics or None
-        Topics from which to refine all documents; None: the initial topics.
+    further : Topics or None
+        Topics that further passes over a part of the documents have refined, and that replace the initial topics;
+        None: they do not.
     n_passes : int
-        Number of passes on a part of the documents that have refined ``start``.
+        Number of these passes.
     background : bool
-        Whether a background topic has replaced one of the topics of ``start``.
-    longer : dict of str to float
+        Whether a background topic has replaced one of the topics of ``further``.
+    perplexities : dict of str to float
         Held-out perplexity by number of passes on a part of the documents, and with a background topic.
     """
 
@@ -66,50 +77,130 @@ class Chosen:
     topics: Topics
     completion: Completion
     selection: dict[str, Any] | None = None
-    start: Topics | None = None
+    further: Topics | None = None
     n_passes: int = 0
     background: bool = False
-    longer: dict[str, float] = field(default_factory=dict)
+    perplexities: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How topics are refined on some documents, and evaluated on others.
+    """A way to refine topics on some documents, and to evaluate them on others.
 
     Attributes
     ----------
-    how : {"em", "vb", "cvb", "mixture"}
+    method : {"em", "vb", "cvb", "mixture"}
     eta : float
     n_folds : int
     documents, held : Selection
         Documents on which topics are refined, and those that they complete.
     """
 
-    how: str
+    method: str
     eta: float
     n_folds: int
     documents: Selection
     held: Selection
 
-    def further(self, run: Run, chosen: Chosen, n_passes: int) -> Chosen:
+    def refine(self, run: Run, chosen: Chosen, n_passes: int) -> Chosen:
         """Refine the topics further, and complete the held-out documents again."""
-        topics = refine_topics(run, chosen.topics, self.how, n_passes, self.documents, self.eta)
+        topics = refine_topics(run, chosen.topics, self.method, n_passes, self.documents, self.eta)
         # After a few more passes the best sum of the Dirichlet parameters is close to the one before.
         sums = near_sums(run, chosen.completion)
         completion = complete(run, topics.matrix, topics.shares, self.held, alpha_sums=sums)
         return replace(chosen, topics=topics, completion=completion)
 
 
+def held_out(corpus: Corpus | MemoryCorpus, seed: int) -> Selection:
+    """Return the documents that are held out of a corpus."""
+    share = min(HELD_OUT_SHARE, HELD_OUT_DOCUMENTS / max(1, corpus.n_documents))
+    return Selection(share, heldout=True, seed=seed)
+
+
+def choose(run: Run, model: TopicSettings, inits: Sequence[Initial], held: Selection, dtype: str) -> Chosen:
+    """Choose the initial topics that, refined without the held-out documents, complete these best.
+
+    Where there are several, each is refined by one pass, and the best by another pass before the parameters to
+    read documents with are estimated, as topics are still too even after one pass. The second pass is left out
+    where refinement estimates these parameters. The chosen topics are refined further if the model
+    `tries_further` passes.
+
+    Parameters
+    ----------
+    run : Run
+    model : TopicSettings
+    inits : sequence of Initial
+    held : Selection
+        The held-out documents.
+    dtype : str
+        Type of the topics.
+    """
+    corpus = run.corpus
+    n = corpus.n_documents
+    documents = replace(held, heldout=False)
+    if n > TRIAL_DOCUMENTS:
+        documents = Selection(TRIAL_DOCUMENTS / n, heldout=True, seed=held.seed, offset=held.fraction)
+    trial = Trial(model.refine_method(corpus), model.eta, model.n_folds(corpus), documents, held)
+    several, n_alpha = len(model.trials()) > 1, model.n_alpha_passes(corpus)
+    n_first = min(1, model.n_refine_passes(corpus)) if several else n_alpha
+    tried: list[Chosen] = []
+    for init in inits:
+        initial = initial_topics(init.topics, init.proportions, trial.n_folds, dtype)
+        topics = refine_topics(run, initial, trial.method, n_first, documents, trial.eta)
+        tried.append(Chosen(init, topics, complete(run, topics.matrix, topics.shares, held)))
+    best = run.rows(_best, tried, several, out=tried[0])
+    if n_alpha > n_first:
+        best = run.when(
+            lambda: best.completion.n_tokens > 0, trial.refine, best, n_alpha - n_first, otherwise=best
+        )
+    if model.tries_further(corpus):
+        share = min(TRIAL_DOCUMENTS / n, part_of_positions(corpus), 1.0 - held.fraction)
+        some = Selection(share, heldout=True, seed=held.seed, offset=held.fraction)
+        best = refine_further(run, best, n_alpha, replace(trial, documents=some), not model.background)
+    return best
+
+
+def _best(engine: Engine, tried: list[Chosen], several: bool) -> Chosen:
+    """Return the trial that completes the held-out documents best."""
+    best = max(tried, key=lambda t: t.completion.log_likelihood)
+    if not best.completion.n_tokens:
+        logger.warning(
+            "no held-out document has enough words to compare initial topics: the first ones are used"
+        )
+        return replace(tried[0], completion=best.completion)
+    if several:
+        selection = {
+            "init": best.init.name,
+            "n_held_out": best.completion.n_documents,
+            "perplexity": {each.init.name: each.completion.perplexity for each in tried},
+        }
+        return replace(best, selection=selection)
+    return best
+
+
+def final_alpha(
+    model: TopicSettings, corpus: Corpus | MemoryCorpus, topics: Topics, chosen: Chosen | None
+) -> np.ndarray:
+    """Return the Dirichlet parameters with which new documents are read, (k,).
+
+    Their sum is that of the choice, unless refinement estimates it or nothing was chosen.
+    """
+    if chosen is None or model.finds_alpha(corpus):
+        return topics.shares if model.refine == "mixture" else topics.alpha
+    shares = np.maximum(topics.shares, 1e-6)
+    return np.asarray(chosen.completion.alpha.sum() * shares / shares.sum())
+
+
 def part_of_positions(corpus: Corpus | MemoryCorpus) -> float:
-    """Return the largest share of the positions on which `choose_start` refines topics; 0 if it is too small."""
-    part = LONGER_POSITIONS / max(1.0, float(corpus.word_frequency.sum()))
+    """Return the largest share of the positions on which `refine_further` refines topics; 0 if it is too small."""
+    part = PART_POSITIONS / max(1.0, float(corpus.word_frequency.sum()))
     return part if part >= LEAST_PART else 0.0
 
 
-def choose_start(
+def refine_further(
     run: Run, chosen: Chosen, n_done: int, trial: Trial, tries_background: bool = True
 ) -> Chosen:
-    """Choose the topics from which refinement of all documents starts.
+    """Refine the chosen topics by further passes over a part of the documents, as long as these gain.
 
     Parameters
     ----------
@@ -125,28 +216,27 @@ def choose_start(
     Returns
     -------
     Chosen
-        The same, with ``start`` if other topics than the initial ones complete held-out documents better.
+        The same, with ``further`` if these topics complete held-out documents better.
     """
     # Nothing is chosen where no held-out document can be completed.
     has_held = partial(_has_held, chosen)
-    first = run.when(has_held, trial.further, chosen, LONGER[0] - n_done, otherwise=chosen)
+    first = run.when(has_held, trial.refine, chosen, N_PASSES[0] - n_done, otherwise=chosen)
     last = run.rows(_first, chosen, first, out=chosen)
-    for done, n_passes in pairwise(LONGER):
+    for done, n_passes in pairwise(N_PASSES):
         # Only as long as the step before has gained.
         has_gained = partial(_has_passes, last, done)
-        further = run.when(has_gained, trial.further, last, n_passes - done, otherwise=last)
+        further = run.when(has_gained, trial.refine, last, n_passes - done, otherwise=last)
         last = run.rows(_better, last, further, n_passes, out=last)
-    longer = run.rows(_with_start, chosen, last, out=chosen)
+    found = run.rows(_with_further, chosen, last, out=chosen)
     if not tries_background:
-        return longer
+        return found
     shared = run.rows(_share_top_words, last, out=unknown())
     topics, shares = run.rows(
         _with_background, shared, chosen.init, out=(chosen.init.topics, chosen.init.proportions)
     )
-    start = initial_topics(topics, shares, trial.n_folds, chosen.topics.dtype)
-    initial = replace(chosen, topics=start)
-    tried = run.when(lambda: bool(shared), trial.further, initial, N_BACKGROUND, otherwise=initial)
-    return run.rows(_preferred, shared, longer, last, tried, out=longer)
+    initial = replace(chosen, topics=initial_topics(topics, shares, trial.n_folds, chosen.topics.dtype))
+    tried = run.when(lambda: bool(shared), trial.refine, initial, N_BACKGROUND, otherwise=initial)
+    return run.rows(_preferred, shared, found, last, tried, out=found)
 
 
 def _has_held(chosen: Chosen) -> bool:
@@ -160,24 +250,24 @@ def _has_passes(chosen: Chosen, n_passes: int) -> bool:
 def _first(engine: Engine, chosen: Chosen, first: Chosen) -> Chosen:
     if first is chosen:
         return chosen
-    return replace(first, n_passes=LONGER[0], longer={str(LONGER[0]): first.completion.perplexity})
+    return replace(first, n_passes=N_PASSES[0], perplexities={str(N_PASSES[0]): first.completion.perplexity})
 
 
 def _better(engine: Engine, last: Chosen, further: Chosen, n_passes: int) -> Chosen:
     if further is last:
         return last
     gain = further.completion.log_likelihood - last.completion.log_likelihood
-    longer = {**last.longer, str(n_passes): further.completion.perplexity}
+    perplexities = {**last.perplexities, str(n_passes): further.completion.perplexity}
     best = replace(further, n_passes=n_passes) if gain >= LEAST_GAIN else last
-    return replace(best, longer=longer)
+    return replace(best, perplexities=perplexities)
 
 
-def _with_start(engine: Engine, chosen: Chosen, last: Chosen) -> Chosen:
-    """Return the choice with the topics of more passes as start, if these are better than all before."""
+def _with_further(engine: Engine, chosen: Chosen, last: Chosen) -> Chosen:
+    """Return the choice with the topics of further passes, if these are better than all before."""
     # The first number of passes is about that on all documents; the part of the documents may also be too small.
-    if last.n_passes <= LONGER[0] or last.completion.log_likelihood < chosen.completion.log_likelihood:
-        return replace(chosen, longer=last.longer)
-    return replace(last, start=_fresh(last.topics))
+    if last.n_passes <= N_PASSES[0] or last.completion.log_likelihood < chosen.completion.log_likelihood:
+        return replace(chosen, perplexities=last.perplexities)
+    return replace(last, further=_fresh(last.topics))
 
 
 def _fresh(topics: Topics) -> Topics:
@@ -186,7 +276,7 @@ def _fresh(topics: Topics) -> Topics:
 
 
 def _share_top_words(engine: Engine, last: Chosen) -> bool:
-    """Return whether topics of more passes share most of their top words."""
+    """Return whether topics of further passes share most of their top words."""
     if not last.n_passes:
         return False
     top = top_rows(last.topics.matrix, engine.corpus.n_words, N_TOP)
@@ -243,8 +333,10 @@ def _preferred(engine: Engine, shared: bool, chosen: Chosen, last: Chosen, tried
     if not shared:
         return chosen
     loss = last.completion.log_likelihood - tried.completion.log_likelihood
-    longer = {**chosen.longer, "background": tried.completion.perplexity}
+    perplexities = {**chosen.perplexities, "background": tried.completion.perplexity}
     if loss > BACKGROUND_LOSS:
-        return replace(chosen, longer=longer)
-    start = _fresh(tried.topics)
-    return replace(tried, start=start, n_passes=N_BACKGROUND, background=True, longer=longer)
+        return replace(chosen, perplexities=perplexities)
+    return replace(
+        tried, further=_fresh(tried.topics), n_passes=N_BACKGROUND, background=True,
+        perplexities=perplexities,
+    )  # fmt: skip
