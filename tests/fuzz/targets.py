@@ -147,7 +147,7 @@ def load_moments(data, folder):
     """Load kept moments whose record was edited, and add them up."""
     moments = TopicMoments.load(_edited_copy("moments", "model.json", MODEL, data, folder))
     moments.totals()
-    moments.total()
+    moments.sums_.total()
 
 
 def load_edited_truth(data, folder):

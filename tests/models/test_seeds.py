@@ -97,7 +97,7 @@ def test_stored_moments_keep_the_seed_that_was_drawn(random_state, tmp_path):
     moments.save(tmp_path / "moments")
     loaded = TopicMoments.load(tmp_path / "moments")
     assert loaded.seed_ == moments.seed_
-    again, expected = (each.of(MemoryCorpus(X[:100])).total() for each in (loaded, moments))
+    again, expected = (each.of(MemoryCorpus(X[:100])).sums_.total() for each in (loaded, moments))
     assert again.keys() == expected.keys()
     for name, total in expected.items():
         np.testing.assert_array_equal(again[name], total)

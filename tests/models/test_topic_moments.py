@@ -28,7 +28,7 @@ from distmom.simulate.topics import TopicPopulation
 
 
 def summed(moments):
-    return {name: np.asarray(value) for name, value in moments.total().items()}
+    return {name: np.asarray(value) for name, value in moments.sums_.total().items()}
 
 
 def assert_same_sums(left, right):
@@ -128,7 +128,7 @@ def test_what_cannot_be_added_is_refused():
     with pytest.raises(UsageError, match="documents are subtracted that are not in the sums"):
         part - kept.of(MemoryCorpus(50 * counts[:50]))
     with pytest.raises(UsageError, match="the sums contain no documents"):
-        (kept - kept).total()
+        (kept - kept).sums_.total()
     with pytest.raises(UsageError, match="100 more documents are subtracted"):
         kept.of(MemoryCorpus(counts[:100])) - kept.of(MemoryCorpus(counts[100:300]))
 
@@ -199,7 +199,7 @@ def test_moments_of_many_corpora_take_the_memory_of_their_total(tmp_path):
     several = kept + kept.of(MemoryCorpus(counts[300:600])) + kept.of(MemoryCorpus(counts[600:]))
     several = several - kept.of(MemoryCorpus(counts[:50]))
     several.save(tmp_path / "kept")
-    n_bytes = sum(value.nbytes for value in several.total().values())
+    n_bytes = sum(value.nbytes for value in several.sums_.total().values())
     n_parts = sum(len(source.parts) for source in several.sources_)
     assert n_parts == 16
     tracemalloc.start()
@@ -218,11 +218,11 @@ def test_moments_of_many_corpora_take_the_memory_of_their_total(tmp_path):
         assert peak_of(loaded.total)[0] < 1.2
         assert peak_of(loaded.halves)[0] < 2.2
         # A caller that holds none of them.
-        assert peak_of(lambda: deque(loaded.without_parts(), maxlen=0))[0] < 2.2
+        assert peak_of(lambda: deque(loaded.sums_.without_parts(), maxlen=0))[0] < 2.2
         assert peak_of(lambda: loaded.save(tmp_path / "again"))[0] < 1.0
     finally:
         tracemalloc.stop()
-    for memory, mapped in zip(several.without_parts(), loaded.without_parts(), strict=True):
+    for memory, mapped in zip(several.sums_.without_parts(), loaded.sums_.without_parts(), strict=True):
         for name, value in memory.items():
             assert_array_equal(value, mapped[name])
     # They stay what they are when something else takes their place.

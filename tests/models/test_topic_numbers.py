@@ -42,20 +42,20 @@ def test_noise_falls_with_the_documents_that_were_added():
     _, counts = sample(4000, d=300, k=4)
     first = TopicMoments(4, n_oversamples=20, **ALL_WORDS).fit(counts[:1000])
     both = first + first.of(MemoryCorpus(counts[1000:]))
-    assert both.noise_level == pytest.approx(first.noise_level / 2)
+    assert both.sums_.noise_level == pytest.approx(first.sums_.noise_level / 2)
     whole = TopicMoments(4, n_oversamples=20, **ALL_WORDS).fit(counts)
-    assert 0.6 < both.noise_level / whole.noise_level < 1.6
+    assert 0.6 < both.sums_.noise_level / whole.sums_.noise_level < 1.6
 
 
 def test_corpora_that_are_added_are_left_out_part_by_part():
     _, counts = sample(900)
     kept = TopicMoments(3, n_parts=4, **ALL_WORDS).fit(counts[:500])
     both = kept + kept.of(MemoryCorpus(counts[500:]))
-    left = list(both.without_parts())
+    left = list(both.sums_.without_parts())
     assert len(left) == 4
     # Every document is left out once.
-    mass = sum(float(both.total()["mass"][2]) - float(sums["mass"][2]) for sums in left)
-    assert mass == pytest.approx(float(both.total()["mass"][2]))
+    mass = sum(float(both.sums_.total()["mass"][2]) - float(sums["mass"][2]) for sums in left)
+    assert mass == pytest.approx(float(both.sums_.total()["mass"][2]))
 
 
 @pytest.mark.parametrize(("k", "n", "d"), [(2, 2000, 60), (5, 3000, 200), (12, 6000, 400)])

@@ -3,47 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.corpus.files.storage import is_url
-from distmom.engine import (
-    Engine,
-    Observer,
-    PassResult,
-    RunDirectory,
-    StoredArray,
-    StoredColumns,
-    Sums,
-    open_engine,
-    open_executor,
-)
+from distmom.engine import Observer, RunDirectory, open_engine, open_executor
 from distmom.engine.passes import fingerprint
 from distmom.errors import StoreError, UsageError
-from distmom.models.topics.committed import CommittedMoments, moment_words
-from distmom.models.topics.source_sums import SourceSums
+from distmom.models.topics.base import TopicEstimator
+from distmom.models.topics.committed import CommittedMoments
 from distmom.models.topics.sources import (
     MAPPED_BYTES,
     Source,
+    Totals,
     pack_sources,
-    part_selections,
     sources_layout,
     unpack_sources,
 )
+from distmom.models.topics.sums import MomentSums, add_up, add_up_source, commit_sums
 from distmom.moments.documents.word_moments import word_moments
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.execute import execute
 from distmom.spectral.program.execution import Execution
 from distmom.spectral.program.ledger import Ledger
-from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.program.run import Run
 from distmom.spectral.saved.artifact import (
     check_target,
     load_arrays,
@@ -53,11 +44,8 @@ from distmom.spectral.saved.artifact import (
     whole_description,
 )
 from distmom.spectral.saved.layout import Array, Layout
-from distmom.spectral.steps.basis import Basis
-from distmom.spectral.steps.components import Words, fit_basis, moment_passes
 from distmom.spectral.steps.concentration import Concentration, find_alpha0
 from distmom.spectral.steps.core import CoreSettings
-from distmom.spectral.steps.recovery import column_edges, to_columns
 
 _LAYOUT: Layout = {
     "basis": Array(("w", "r")),
@@ -66,38 +54,13 @@ _LAYOUT: Layout = {
 }
 
 
-@dataclass(frozen=True)
-class KeptState:
-    """The state of kept moments.
-
-    Attributes
-    ----------
-    basis : ndarray of shape (n_moment_words, r)
-        Q, times the scale of the words.
-    numbers : ndarray of shape (n_words,), int32
-        Numbers of the words among those of the moments, -1 for other words.
-    scale : ndarray of shape (n_moment_words, 1) or None
-        Scale of the words; None for 1.
-    noise : float
-        Level of noise with the documents from which the basis was found.
-    n_basis_documents : int
-        Number of these documents.
-    sources : tuple of Source
-    """
-
-    basis: np.ndarray
-    numbers: np.ndarray
-    scale: np.ndarray | None
-    noise: float
-    n_basis_documents: int
-    sources: tuple[Source, ...]
-
-
-class TopicMoments(SourceSums):
+class TopicMoments(TopicEstimator):
     """Sums of the moments of a corpus, from which topic models are fitted without going back to it.
 
     Attributes
     ----------
+    sums_ : MomentSums
+        The sums, with their basis (see `distmom.models.topics.sums`).
     sources_ : tuple of Source
         Sums of the documents of each corpus.
     basis_ : ndarray of shape (n_moment_words, r)
@@ -128,7 +91,7 @@ class TopicMoments(SourceSums):
     (900, (3, 30), (3, 30))
     """
 
-    State = KeptState
+    State = MomentSums
     capabilities = frozenset({Capability.DOCUMENTS})
 
     n_components: int = parameter(
@@ -144,26 +107,56 @@ class TopicMoments(SourceSums):
         """Settings with which the sums are made."""
         return self.moment_settings(self.n_components, "full")
 
-    def program(self, run: Run) -> KeptState:
-        """Add up the moments by the passes of a run and return the state."""
-        words, numbers = moment_words(run, self.n_components, self.min_df, self.max_df, self.scale_words)
-        basis = fit_basis(run, self.settings, words)
-        source = self._collect(run, words, basis)
-        state: KeptState = run.rows(_kept, words, numbers, basis, source, out=unknown())
-        return state
+    @property
+    def sources_(self) -> tuple[Source, ...]:
+        """Sums of the documents of each corpus."""
+        return self.sums_.sources
 
-    def _keep(self, state: KeptState) -> None:
-        self.basis_: np.ndarray = state.basis
-        self.numbers_: np.ndarray = state.numbers
-        self.scale_: np.ndarray | None = state.scale
-        self.noise_: float = state.noise
-        self.n_basis_documents_: int = state.n_basis_documents
-        self.sources_: tuple[Source, ...] = state.sources
+    @property
+    def basis_(self) -> np.ndarray:
+        """Q, times the scale of the words, (n_moment_words, r)."""
+        return self.sums_.basis
 
-    def _describe(self, corpus: Any) -> None:
-        self.vocabulary_, self.settings_ = list(corpus.vocabulary), dict(corpus.settings)
-        self.n_features_in_ = corpus.n_words
-        self._name_columns()
+    @property
+    def basis_digest(self) -> str:
+        """Digest of the words and the basis; sums with equal digests can be added."""
+        check_is_fitted(self, "sums_")
+        return fingerprint((self.vocabulary_, self.settings.kind, self.sums_.numbers, self.sums_.basis))
+
+    def program(self, run: Run) -> MomentSums:
+        """Add up the moments by the passes of a run and return them."""
+        return add_up(run, self, self.n_components, self.n_parts)
+
+    def _keep(self, state: MomentSums) -> None:
+        self.sums_: MomentSums = state
+        self.n_documents_ = state.n_documents
+
+    def __add__(self, other: Self) -> Self:
+        """Return the sums over the documents of both; a UsageError if a corpus is in both or the bases differ."""
+        self._check_basis(other)
+        return self._with(self.sums_.plus(other.sums_))
+
+    def __sub__(self, other: Self) -> Self:
+        """Return the sums without the documents of the other; a UsageError if these are not in the sums."""
+        self._check_basis(other)
+        return self._with(self.sums_.minus(other.sums_, self.vocabulary_))
+
+    def _check_basis(self, other: Self) -> None:
+        if self.basis_digest != other.basis_digest:
+            raise UsageError(
+                "sums in different bases cannot be added: make the sums of the second corpus in the basis of the "
+                "first"
+            )
+
+    def _with(self, sums: MomentSums) -> Self:
+        other = copy(self)
+        other._keep(sums)
+        return other
+
+    def totals(self) -> Totals:
+        """Return the vocabulary and the frequencies of the documents."""
+        check_is_fitted(self, "sums_")
+        return self.sums_.totals(self.vocabulary_, self.settings_)
 
     def summary(self) -> dict[str, Any]:
         n_words, rank = self.basis_.shape
@@ -182,14 +175,6 @@ class TopicMoments(SourceSums):
                 f"n_components: expected at most {self.n_components}, for which the moments were made, got "
                 f"{n_components}"
             )
-
-    @property
-    def noise_level(self) -> float:
-        """Level below which an eigenvalue is noise, as a share of the largest.
-
-        It was measured with the documents of the basis, and decreases with the square root of their number.
-        """
-        return float(self.noise_ * np.sqrt(self.n_basis_documents_ / max(1, self.n_documents_)))
 
     def of(
         self,
@@ -214,7 +199,7 @@ class TopicMoments(SourceSums):
         UsageError
             If the vocabulary differs.
         """
-        check_is_fitted(self, "sources_")
+        check_is_fitted(self, "sums_")
         if list(corpus.vocabulary) != self.vocabulary_:
             raise UsageError(
                 f"the corpus has another vocabulary of {corpus.n_words} words; sums can be added over the same "
@@ -224,34 +209,14 @@ class TopicMoments(SourceSums):
             open_executor(client) as executor,
             open_engine(corpus, run, executor, memory_limit, observer) as engine,
         ):
-            other = copy(self)
-            other.sources_ = (execute(self._program_of, engine),)
+            source = execute(self._program_of, engine)
+            other = self._with(replace(self.sums_, sources=(source,)))
             other.timings_ = [vars(t) for t in engine.timings]
             other.spent_ = engine.spent
         return other
 
     def _program_of(self, run: Run) -> Source:
-        return self._collect(run, *self.stored(run))
-
-    def _collect(self, run: Run, words: Words, basis: Basis) -> Source:
-        found = []
-        for part in part_selections(self.n_parts, self._seed):
-            pass_ = moment_passes(self.settings, words, basis, part)[0]
-            found.append(run.scan(replace(pass_, mean=True, half=True)))
-        source: Source = run.rows(_source, found, out=unknown())
-        return source
-
-    def stored(self, run: Run) -> tuple[Words, Basis]:
-        """Store the words and the basis for the passes of a run."""
-        n_words, rank = self.basis_.shape
-        every = n_words == self.n_features_in_
-        vocabulary = None if every else run.put(self.numbers_)
-        words = Words(n_words, vocabulary, None if self.scale_ is None else run.put(self.scale_))
-        unstored = StoredColumns((StoredArray("", ""),))
-        passes = moment_passes(self.settings, words, Basis(unstored, rank, 0.0), None)
-        edges = column_edges(rank, max(run.plan(pass_).n_mapped for pass_ in passes))
-        slabs = tuple(run.put(np.ascontiguousarray(self.basis_[:, part])) for part in edges)
-        return words, Basis(StoredColumns(slabs), rank, self.noise_level)
+        return add_up_source(run, self.settings, *self.sums_.stored(run, self.settings), self.n_parts)
 
     def find_alpha0(self, n_components: int | None = None) -> Concentration:
         """Return the sum of the Dirichlet parameters for which the third moment decomposes best.
@@ -268,10 +233,10 @@ class TopicMoments(SourceSums):
         NumericalError
             If the moments carry fewer topics for every alpha0.
         """
-        check_is_fitted(self, "sources_")
+        check_is_fitted(self, "sums_")
         k = self.n_components if n_components is None else n_components
         self.check_components(k)
-        return find_alpha0(word_moments(self.total(), self.settings.kind, self.basis_), k)
+        return find_alpha0(word_moments(self.sums_.total(), self.settings.kind, self.sums_.basis), k)
 
     @contextmanager
     def open(self) -> Iterator[tuple[Execution, CommittedMoments]]:
@@ -279,11 +244,12 @@ class TopicMoments(SourceSums):
         totals: Any = self.totals()
         with open_engine(totals) as engine:
             run = Execution(engine, Ledger(totals, engine.plan))
-            words, basis = self.stored(run)
-            committed = CommittedMoments(self.settings, words, basis, (commit_sums(engine, self.total()),))
-            yield run, committed
+            words, basis = self.sums_.stored(run, self.settings)
+            directory = commit_sums(engine, self.sums_.total())
+            yield run, CommittedMoments(self.settings, words, basis, (directory,))
 
-    # On disk
+    # On disk. The fields of `MomentSums` are not declared: arrays are named by the positions of sources and parts,
+    # the parameters determine which sums a part has, and the record of kept moments has no field of a state.
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the sums as a directory of arrays and JSON.
@@ -295,18 +261,19 @@ class TopicMoments(SourceSums):
         """
         if is_url(path):
             raise UsageError(f"{path}: expected a local path, as moments are kept on a file system")
-        check_is_fitted(self, "sources_")
+        check_is_fitted(self, "sums_")
         check_target(path, overwrite)
-        arrays = {"basis": self.basis_, "numbers": self.numbers_}
-        if self.scale_ is not None:
-            arrays["scale"] = self.scale_
-        sources = pack_sources(self.sources_, arrays)
+        sums = self.sums_
+        arrays = {"basis": sums.basis, "numbers": sums.numbers}
+        if sums.scale is not None:
+            arrays["scale"] = sums.scale
+        sources = pack_sources(sums.sources, arrays)
         record = {
             "model": type(self).__name__,
             **self._stored_parameters(),
             "settings": self.settings_,
-            "noise": self.noise_,
-            "n_basis_documents": self.n_basis_documents_,
+            "noise": sums.noise,
+            "n_basis_documents": sums.n_basis_documents,
             "n_documents": self.n_documents_,
             "sources": sources,
             "timings": self.timings_,
@@ -321,44 +288,27 @@ class TopicMoments(SourceSums):
         with whole_description(path):
             moments = cls(**record["parameters"])
             moments._restore_seed(record)
-            moments.vocabulary_, _ = load_names(path, record)
-            moments.n_features_in_ = len(moments.vocabulary_)
+            moments.vocabulary_, moments.label_names_ = load_names(path, record)
             n_words, rank = record["arrays"]["basis"]["shape"]
             sources, n_arrays = record["sources"], len(record["arrays"])
             of_sources = sources_layout(sources, moments.settings.kind, n_words, rank, n_arrays)
             layout = {**_LAYOUT, **of_sources}
-            arrays = load_arrays(path, record, layout, {"d": moments.n_features_in_})
+            arrays = load_arrays(path, record, layout, moments._sizes())
             _check_numbers(path, arrays["numbers"], n_words)
-            moments.settings_, moments.noise_ = record["settings"], record["noise"]
+            moments.settings_ = record["settings"]
             moments._name_columns()
-            moments.n_basis_documents_ = record["n_basis_documents"]
             moments.timings_, moments.spent_ = record["timings"], record["spent"]
-            moments.basis_, moments.numbers_ = arrays["basis"], arrays["numbers"]
-            moments.scale_ = arrays.get("scale")
-            moments.sources_ = unpack_sources(record["sources"], arrays)
+            moments._keep(
+                MomentSums(
+                    arrays["basis"],
+                    arrays["numbers"],
+                    arrays.get("scale"),
+                    record["noise"],
+                    record["n_basis_documents"],
+                    unpack_sources(sources, arrays),
+                )
+            )
         return moments
-
-
-def _kept(engine: Engine, words: Words, numbers: np.ndarray, basis: Basis, source: Source) -> KeptState:
-    scale = None if words.scale is None else np.array(words.scale.load())
-    matrix = np.array(to_columns(basis.matrix))
-    return KeptState(matrix, numbers, scale, basis.noise, engine.corpus.n_documents, (source,))
-
-
-def _source(engine: Engine, found: Sequence[PassResult]) -> Source:
-    corpus = engine.corpus
-    parts = tuple(Sums({name: np.array(value) for name, value in result.sums.items()}) for result in found)
-    return Source(
-        corpus.digest, 1, corpus.n_documents, np.array(corpus.document_frequency),
-        np.array(corpus.word_frequency), parts,
-    )  # fmt: skip
-
-
-def commit_sums(engine: Engine, sums: Sums) -> str:
-    """Commit sums as if a moments pass had made them, and return their directory."""
-    key = fingerprint({name: np.asarray(value) for name, value in sums.items()})
-    engine.directory.commit_pass("moments", key, sums, {})
-    return str(engine.directory.pass_path("moments", key))
 
 
 def _check_numbers(path: str | os.PathLike[str], numbers: np.ndarray, n_words: int) -> None:

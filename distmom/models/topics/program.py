@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import time
 from dataclasses import replace
@@ -13,22 +12,21 @@ import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection
-from distmom.errors import NumericalError, UsageError
+from distmom.errors import UsageError
 from distmom.models.topics.choice import Chosen, choose, final_alpha, held_out
 from distmom.models.topics.committed import CommittedMoments, extend_moments, fit_moments, moment_words
 from distmom.models.topics.fitted import TopicState
 from distmom.models.topics.initial import Initial, InitSettings, initials, word_shares
-from distmom.models.topics.kept import TopicMoments, commit_sums
+from distmom.models.topics.kept import TopicMoments
 from distmom.models.topics.refine import initial_topics, refine_topics
 from distmom.models.topics.settings import TopicSettings
 from distmom.models.topics.steps import EM_ALPHA, Topics
+from distmom.models.topics.sums import commit_sums
 from distmom.spectral.program.jackknife import Jackknife
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.core import warn_of_sum_rules
 from distmom.spectral.steps.rank import Rank, find_rank, rank_settings, within_plan
 from distmom.spectral.steps.recovery import to_columns
-
-logger = logging.getLogger(__name__)
 
 
 class TopicModel(TopicSettings):
@@ -159,24 +157,17 @@ class TopicModel(TopicSettings):
             made = committed.settings
             settings = replace(settings, kind=made.kind, single_precision=made.single_precision)
             committed = replace(committed, settings=settings)
-            init, topics = self._of_moments(run, committed, moments.numbers_)
+            numbers = moments.sums_.numbers
+            init, topics = self._of_moments(run, committed, numbers)
             state = _state_of(totals, init, topics, committed.words.n_words)
-            whole = {"topics": state.topics.T, "weights": state.weights}
-            jackknife = Jackknife(np.sqrt(whole["topics"]), whole)
-            for sums in moments.without_parts():
+            jackknife = Jackknife(*_by_topic(topics))
+            for sums in moments.sums_.without_parts():
                 directory = commit_sums(run.engine, sums)
                 part = replace(committed, directories=(directory,))
                 # Frees the memory before the next sums are added up.
                 del sums
-                try:
-                    _, topics = self._of_moments(run, part, moments.numbers_)
-                except NumericalError as error:
-                    logger.warning("standard errors leave out a part of the documents: %s", error)
-                    continue
-                finally:
-                    shutil.rmtree(directory)
-                found = np.asarray(to_columns(topics.matrix)).T
-                jackknife.add(np.sqrt(found), {"topics": found, "weights": topics.shares})
+                jackknife.attempt("documents", self._part_of_moments, run, part, numbers)
+                shutil.rmtree(directory)
             errors = jackknife.errors() or {}
             self.timings_, self.spent_ = [vars(t) for t in run.engine.timings], run.engine.spent
         of_all = init.alpha0 or EM_ALPHA if self.refine != "mixture" else 1.0
@@ -194,6 +185,12 @@ class TopicModel(TopicSettings):
     def _of_moments(self, run: Run, moments: CommittedMoments, numbers: np.ndarray) -> tuple[Initial, Topics]:
         init = initials(run, moments, numbers, self.init_settings())[0]
         return init, initial_topics(init.topics, init.proportions, dtype=moments.settings.dtype)
+
+    def _part_of_moments(
+        self, run: Run, moments: CommittedMoments, numbers: np.ndarray
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the topics from the moments of a part of the documents, for a jackknife."""
+        return _by_topic(self._of_moments(run, moments, numbers)[1])
 
     def _check_without_documents(self, moments: TopicMoments) -> None:
         wrong = None
@@ -214,6 +211,12 @@ class TopicModel(TopicSettings):
         if wrong is not None:
             raise UsageError(f"{wrong}; kept moments are fitted without documents")
         moments.check_components(int(self.n_components))
+
+
+def _by_topic(topics: Topics) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the rows by which topics of two fits are matched, (k, d), and their parameters with errors."""
+    found = np.asarray(to_columns(topics.matrix)).T
+    return np.sqrt(found), {"topics": found, "weights": topics.shares}
 
 
 def _state_of(corpus: Any, init: Initial, topics: Topics, n_moment_words: int) -> TopicState:

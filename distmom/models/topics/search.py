@@ -30,14 +30,15 @@ from distmom.linalg.search.component import (
     whitens,
 )
 from distmom.models.topics.base import TopicEstimator
-from distmom.models.topics.kept import KeptState, TopicMoments
+from distmom.models.topics.kept import TopicMoments
+from distmom.models.topics.sums import MomentSums, add_up
 from distmom.moments.documents.dirichlet import corrected_slices
 from distmom.moments.documents.word_moments import word_moments
 from distmom.moments.small import SmallMoments
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run
-from distmom.spectral.steps.core import warn_of_sum_rules, whiten_words
+from distmom.spectral.steps.core import CoreSettings, warn_of_sum_rules, whiten_words
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class TopicSearch(TopicEstimator):
     True
     """
 
-    State = KeptState
+    State = MomentSums
     capabilities = frozenset({Capability.DOCUMENTS, Capability.MOMENTS})
 
     n_components: int = parameter(
@@ -130,21 +131,12 @@ class TopicSearch(TopicEstimator):
         default="auto", choices=SIDES,
     )  # fmt: skip
 
-    def program(self, run: Run) -> KeptState:
-        """Add up the moments, in two parts, by the passes of a run and return the state."""
-        return self._moments().program(run)
+    def program(self, run: Run) -> MomentSums:
+        """Add up the moments, in two parts, by the passes of a run and return them."""
+        return add_up(run, self, self.n_components, n_parts=2)
 
-    def _moments(self) -> TopicMoments:
-        shared = TopicMoments.parameters().keys() - {"n_parts", "random_state"}
-        own = {name: getattr(self, name) for name in shared}
-        return TopicMoments(n_parts=2, random_state=self._seed, **own)
-
-    def _keep(self, state: KeptState) -> None:
-        moments = self._moments()
-        moments._keep(state)
-        moments.vocabulary_, moments.settings_ = self.vocabulary_, self.settings_
-        moments.n_features_in_ = self.n_features_in_
-        self._take(moments)
+    def _keep(self, state: MomentSums) -> None:
+        self._take(state, self.moment_settings(self.n_components, "full"))
 
     def fit_moments(self, moments: TopicMoments) -> Self:
         """Prepare searches in kept moments, without the documents.
@@ -171,7 +163,7 @@ class TopicSearch(TopicEstimator):
         self.check(totals)
         moments.check_components(self.n_components)
         self._describe(totals)
-        self._take(moments)
+        self._take(moments.sums_, moments.settings)
         self.timings_, self.spent_ = [], {}
         self.fit_seconds_ = time.monotonic() - started
         return self
@@ -189,15 +181,16 @@ class TopicSearch(TopicEstimator):
             "TopicMoments(n_parts=2), and search in these with fit_moments"
         )
 
-    def _take(self, moments: TopicMoments) -> None:
-        settings = replace(moments.settings, n_states=self.n_components, alpha0=self.alpha0)
+    def _take(self, sums: MomentSums, settings: CoreSettings) -> None:
+        """Whiten sums that were made with some settings, for later searches."""
+        settings = replace(settings, n_states=self.n_components, alpha0=self.alpha0)
         with one_blas_thread():
-            finish = partial(word_moments, kind=settings.kind, basis=moments.basis_)
-            halves = moments.halves()
+            finish = partial(word_moments, kind=settings.kind, basis=sums.basis)
+            halves = sums.halves()
             whole = finish(merge(halves))
             self.diagnostics_ = {**whole.lengths, "sum_rules": whole.sum_rules}
             warn_of_sum_rules(whole.sum_rules)
-            white = whiten_words(whole, settings, moments.noise_level)
+            white = whiten_words(whole, settings, sums.noise_level)
             # The matrix A of the paper is (alpha0 + 1) M2, with weights that sum to one.
             factor = np.sqrt(self.alpha0 + 1.0)
             white = replace(
@@ -208,11 +201,11 @@ class TopicSearch(TopicEstimator):
             first, second = (whitened_slices(white, finish(half), self.alpha0) for half in halves)
             # Half of the difference of two halves estimates the error of their mean.
             self._noise = replace(self.whitened_, slices=(first - second) / 2.0)
-        self._stored = moments.basis_.astype(np.float64)
-        self._numbers = moments.numbers_
-        self._scale = np.ones((len(self._stored), 1)) if moments.scale_ is None else moments.scale_
+        self._stored = sums.basis.astype(np.float64)
+        self._numbers = sums.numbers
+        self._scale = np.ones((len(self._stored), 1)) if sums.scale is None else sums.scale
         self._columns = {word: i for i, word in enumerate(self.vocabulary_)}
-        self.n_documents_ = moments.n_documents_
+        self.n_documents_ = sums.n_documents
         self.spectrum_ = white.eigenvalues
 
     def search(

@@ -67,6 +67,29 @@ class Jackknife:
             total[0, of] += deviation
             total[1, of] += deviation**2
 
+    def attempt(
+        self,
+        units: str,
+        fit: Callable[..., tuple[np.ndarray, Mapping[str, np.ndarray]]],
+        *arguments: Any,
+    ) -> None:
+        """Add the components of one more fit, or leave it out if it raises a NumericalError.
+
+        Parameters
+        ----------
+        units : str
+            What the fit leaves out a part of, for the warning that is logged.
+        fit : callable
+            ``fit(*arguments)`` returns the arguments of `add`.
+        *arguments
+        """
+        try:
+            features, arrays = fit(*arguments)
+        except NumericalError as error:
+            logger.warning("standard errors leave out a part of the %s: %s", units, error)
+        else:
+            self.add(features, arrays)
+
     def errors(self) -> dict[str, np.ndarray] | None:
         """Return the standard errors of all parameters, float64, in the shapes of the arrays.
 
@@ -196,17 +219,16 @@ def standard_errors(
     scale = np.where(scale > 0.0, scale, 1.0)
     jackknife = Jackknife((whole[name] - center) / scale, whole)
     with open_executor(client) as executor:
-        for part in _parts(n_parts, model._seed):
+
+        def fit(part: Without) -> tuple[np.ndarray, dict[str, np.ndarray]]:
             fresh = clone(model).set_params(random_state=model._seed)
             fresh.check(corpus)
             with open_engine(corpus, None, executor, memory_limit, observer) as engine:
-                try:
-                    state = execute(partial(_program_without, fresh, part), engine)
-                except NumericalError as error:
-                    logger.warning("standard errors leave out a part of the units: %s", error)
-                    continue
-                found = _by_component(state)
-            jackknife.add((found[name] - center) / scale, found)
+                found = _by_component(execute(partial(_program_without, fresh, part), engine))
+            return (found[name] - center) / scale, found
+
+        for part in _parts(n_parts, model._seed):
+            jackknife.attempt("units", fit, part)
     errors = jackknife.errors()
     if errors is None:
         raise NumericalError(f"fewer than two of {n_parts} fits without a part of the units succeeded")
