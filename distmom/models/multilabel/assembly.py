@@ -57,7 +57,7 @@ from distmom.spectral.program.run import unknown
 from distmom.spectral.steps.recovery import in_memory
 
 if TYPE_CHECKING:
-    from distmom.models.multilabel.updates.kept_sums import KeptSums
+    from distmom.models.multilabel.updates.sums import KeptSums
 
 logger = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from distmom.models.multilabel.prediction import LabelPredictor
 from distmom.models.multilabel.program import fit_heads
 from distmom.models.multilabel.stored import LatentStates, MultiLabelState, scorer_of, state_of
 from distmom.models.multilabel.targets import TARGET_TYPE, TARGETS, checked_targets, first_names, label_type
-from distmom.models.multilabel.updates.kept_sums import KeptSums, check_kept
+from distmom.models.multilabel.updates.sums import KeptSums, check_kept
 from distmom.models.multilabel.updates.updatable import Updatable
 from distmom.models.multilabel.variants import HEADS, STATE_HEADS
 from distmom.moments.features.tfidf import FEATURES

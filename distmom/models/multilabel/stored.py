@@ -28,7 +28,7 @@ from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, Sketch
 from distmom.models.multilabel.heads.scorer import Scorer, variant
 from distmom.models.multilabel.latent.corpus_topics import CorpusTopics
 from distmom.models.multilabel.latent.states import States
-from distmom.models.multilabel.updates.kept_sums import KeptSums
+from distmom.models.multilabel.updates.sums import KeptSums
 from distmom.models.multilabel.variants import INDEX
 from distmom.spectral.saved.layout import array, group, value, variants
 

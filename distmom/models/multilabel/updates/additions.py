@@ -23,13 +23,8 @@ from distmom.models.multilabel.heads.regression import (
     fit_ridge,
 )
 from distmom.models.multilabel.recipe import Recipe
-from distmom.models.multilabel.updates.kept_sums import (
-    Content,
-    CrossSum,
-    KeptSums,
-    LinearSum,
-    ridge_sum,
-)
+from distmom.models.multilabel.updates.kept_sums import Content, ridge_sum
+from distmom.models.multilabel.updates.sums import CrossSum, KeptSums, LinearSum
 from distmom.models.multilabel.variants import costs_of
 from distmom.spectral.program.run import Run, unknown
 

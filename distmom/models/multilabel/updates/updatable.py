@@ -42,12 +42,12 @@ from distmom.models.multilabel.targets import ONE_LABEL, checked_targets, first_
 from distmom.models.multilabel.updates.additions import Start, collect
 from distmom.models.multilabel.updates.kept_sums import (
     Content,
-    KeptSums,
     MissingDocumentError,
     content_of,
     join,
     net_corpora,
 )
+from distmom.models.multilabel.updates.sums import KeptSums
 from distmom.models.multilabel.updates.updated import updated_state
 from distmom.models.multilabel.variants import INDEX
 from distmom.spectral.inputs.aligned import align
