@@ -237,6 +237,11 @@ def rank_few_labels_exhaustively(monkeypatch):
     monkeypatch.setattr(candidates, "PER_HEAD", 5)
 
 
+def not_reranked(scorer):
+    """Return a scorer whose best labels are not ranked again."""
+    return replace(scorer, blend=getattr(scorer.blend, "first", scorer.blend))
+
+
 def population_corpus(population, lengths=(2, 3, 4)):
     """All documents of some lengths, each length as often as the others, with their probabilities."""
     parts = [population.enumerate(n) for n in lengths]

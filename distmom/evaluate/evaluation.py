@@ -16,7 +16,7 @@ from distmom.errors import UsageError
 from distmom.evaluate.assigned import DEPTH, AssignedSums, checked_table
 from distmom.evaluate.metrics import RankingSums
 from distmom.models.multilabel.estimator import MultiLabelMoM
-from distmom.models.multilabel.heads.candidates import stored_scorer
+from distmom.models.multilabel.heads.candidates import stored_heads
 from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.models.multilabel.kernels import top_labels
 from distmom.predict.aligned import check_labels, check_words
@@ -198,7 +198,7 @@ def evaluate_corpus(
     ):
         pass_ = EvaluatePass(
             aligned.n_words,
-            scorer=stored_scorer(engine, scorer),
+            scorer=stored_heads(engine, scorer),
             n_truth=aligned.n_labels,
             inverse=inverse,
             auc_sample=sample,

@@ -25,7 +25,7 @@ from distmom.engine import (
 from distmom.errors import UsageError
 from distmom.models.multilabel.blend.probabilities import checked_threshold
 from distmom.models.multilabel.estimator import MultiLabelMoM
-from distmom.models.multilabel.heads.candidates import stored_scorer
+from distmom.models.multilabel.heads.candidates import stored_heads
 from distmom.models.multilabel.heads.chosen_labels import label_numbers, of_labels
 from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.predict.aligned import check_words
@@ -184,7 +184,7 @@ def predict_corpus(
         top = min(top, chosen.n_labels)
         aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
         with place.engine(aligned, client, memory_limit, observer) as engine:
-            scorer = stored_scorer(engine, chosen)
+            scorer = stored_heads(engine, chosen)
             pass_ = PredictPass(engine.corpus.n_words, scorer=scorer, top=top, fill=fill, threshold=threshold)
             result = engine.run(pass_)
             with answer_lines(

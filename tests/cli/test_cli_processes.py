@@ -293,7 +293,7 @@ def test_all_kernels_of_a_fit_are_compiled_ahead(tmp_path):
         )
         assert len(needed) > 10
         assert needed - ahead == set()
-    assert load_model(tmp_path / "many-model").scorer_.reranker is not None
+    assert load_model(tmp_path / "many-model").reranker_ is not None
 
 
 @pytest.mark.slow

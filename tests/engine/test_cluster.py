@@ -65,7 +65,7 @@ def test_many_labels_that_are_ranked_again_have_the_same_bits_on_two_workers(tmp
 
     def scored(client=None):
         scorer = MultiLabelMoM(5, n_topics=0).fit_corpus(many, client=client).scorer_
-        assert {"linear", "gate", "best-cosine"} <= set(scorer.reranker.inputs)
+        assert {"linear", "gate", "best-cosine"} <= set(scorer.blend.reranker.inputs)
         return scorer.scores(scorer.query(blocks[0])).tobytes()
 
     assert scored(cluster) == scored()

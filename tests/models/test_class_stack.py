@@ -208,8 +208,8 @@ def test_models_have_the_planned_passes_and_are_saved(many, tmp_path):
     planned = Counter(p.name for p in model.plan(many).passes)
     fitted = model.fit_corpus(many)
     assert Counter(timing["name"] for timing in fitted.timings_)["frequent"] == planned["frequent"]
-    assert isinstance(fitted.scorer_.stack, ClassStack)
-    assert len(fitted.scorer_.stack.stacks) > 2
+    assert isinstance(fitted.scorer_.blend.stack, ClassStack)
+    assert len(fitted.scorer_.blend.stack.stacks) > 2
     fitted.save(tmp_path / "model")
     X, loaded = many.read_shard(0).words, load_model(tmp_path / "model")
     scores = fitted.decision_function(X)
@@ -248,8 +248,8 @@ def test_updates_score_new_labels(many):
 def test_a_stack_with_a_head_that_is_missing_is_refused(many, tmp_path):
     fitted = MultiLabelMoM(3).fit_corpus(many)
     state = fitted._state()
-    fitted._state = lambda: replace(state, heads=tuple(h for h in state.heads if h[0] != "frequent"))
-    fitted.head_weights_ = fitted.head_weights_[:-1] if hasattr(fitted, "head_weights_") else None
+    heads = tuple(h for h in state.heads if h[0] != "frequent")
+    fitted._state = lambda: replace(state, heads=heads, head_weights=[1.0] * len(heads))
     fitted.save(tmp_path / "model")
     with pytest.raises(StoreError):
         load_model(tmp_path / "model")

@@ -17,6 +17,7 @@ from distmom.engine import Csr
 from distmom.errors import NumericalError, StoreError
 from distmom.models import ECA, MultiLabelMoM, SpectralLDA, TopicMoments, load_model
 from distmom.models.multilabel.heads.neighbor_heads import SketchNeighbors, unit_rows
+from distmom.models.multilabel.heads.scorer import sum_of
 from distmom.simulate.views import poisson_sentences
 
 
@@ -305,7 +306,8 @@ def test_neighbours_in_a_sketch_are_checked_too(crafted, tmp_path):
     head = SketchNeighbors(
         rows, Csr.of(MemoryCorpus(X, Y).read_shard(0).labels, np.uint8), np.ones(400, np.uint8)
     )
-    model.scorer_ = replace(model.scorer_, heads=(("sketch-neighbors", head),))
+    scorer = replace(model.scorer_, heads=(("sketch-neighbors", head),))
+    model.scorer_ = replace(scorer, blend=sum_of(scorer, (1.0,)))
     model.save(tmp_path / "sketch")
     loaded = load(tmp_path / "sketch")
     for found, expected in zip(loaded.predict_top(X[:50]), model.predict_top(X[:50]), strict=True):
@@ -317,6 +319,19 @@ def test_neighbours_in_a_sketch_are_checked_too(crafted, tmp_path):
     edit_arrays(tmp_path / "sketch", lambda arrays, names: arrays.pop("basis"))
     with pytest.raises(StoreError, match="expected a basis of the sketch, got none"):
         load(tmp_path / "sketch")
+
+
+@pytest.mark.parametrize("head", ["neighbors", "ridge"])
+def test_a_head_of_an_earlier_version_is_multiplied_by_its_weight(crafted, tmp_path, head):
+    path = crafted(head)
+    X, expected = planted_matrices()[0][:50], load(path)
+    edit_record(path, lambda r: r["state"].update(head_weights=[0.5]))
+    model = load(path)
+    np.testing.assert_array_equal(model.decision_function(X), 0.5 * expected.decision_function(X))
+    np.testing.assert_array_equal(model.predict_top(X)[1], 0.5 * expected.predict_top(X)[1])
+    assert not model.scorer_.has_probabilities
+    model.save(tmp_path / "again")
+    assert load(tmp_path / "again").head_weights_ == [0.5]
 
 
 def test_scores_that_are_no_numbers_name_no_labels(crafted):

@@ -111,13 +111,13 @@ def test_every_effort_has_the_default_cost_and_ascending_ones():
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_the_time_of_a_plan_counts_the_heads_of_the_effort(effort, corpus, monkeypatch):
     tried = []
-    original = trials._scorer
+    original = trials._heads
 
     def record(*arguments):
         tried.append(original(*arguments))
         return tried[-1]
 
-    monkeypatch.setattr(trials, "_scorer", record)
+    monkeypatch.setattr(trials, "_heads", record)
     plan = MultiLabelMoM(4, effort=effort).plan(corpus, n_workers=1)
     assert plan.total_seconds.low > 0.0
     own = EFFORTS[effort]

@@ -19,7 +19,7 @@ from distmom.models.multilabel.blend.objective import Objective
 from distmom.models.multilabel.classifiers import gate
 from distmom.models.multilabel.classifiers.gate import hardest_labels
 from distmom.models.multilabel.classifiers.gate_solver import COST, gate_documents, gate_weights, n_drawn
-from distmom.models.multilabel.heads import candidates, scorer
+from distmom.models.multilabel.heads import blends, candidates
 from distmom.models.multilabel.heads.heads import GateHead
 from distmom.models.multilabel.kernels import top_labels
 from distmom.moments.features.tfidf import inverse_document_frequency, tfidf_rows
@@ -133,11 +133,11 @@ def test_the_best_labels_are_found_from_few_factors(many, always, monkeypatch, f
     scores = model.scorer_.scores(model.scorer_.query(block))
     # With four times as many labels as are wanted, some documents need the factors of all.
     labels, values = top_labels(scores, 2)
-    monkeypatch.setattr(scorer, "GATED_LABELS", few)
+    monkeypatch.setattr(blends, "GATED_LABELS", few)
     found, best = model.scorer_.top(block, 2)
     assert_array_equal(found, labels)
     assert_allclose(best, values, rtol=1e-6)
-    gate = model.scorer_.gate
+    gate = model.scorer_.blend.gate_of(model.scorer_)
     places = np.tile(np.array([7, 0, 0, 3], np.int32), (block.n_documents, 1))
     query = model.scorer_.query(block)
     factors = np.ones((block.n_documents, 60), np.float32)

@@ -172,7 +172,7 @@ def test_a_model_for_psp_ranks_by_weighted_probability_and_beats_the_default(spl
     assert "expected" not in default.selection_
 
     scorer, block = model.scorer_, test.read_shard(0)
-    assert isinstance(scorer.stack, ClassStack if train.n_labels > 1000 else Stack)
+    assert isinstance(scorer.blend.stack, ClassStack if train.n_labels > 1000 else Stack)
     plain = replace(scorer, label_factor=None)
     p = plain.probabilities(plain.scores(plain.query(block)))
     weight = inverse_propensity(train.label_frequency, train.n_documents) ** exponent

@@ -165,10 +165,10 @@ def test_a_trial_scores_held_out_documents_by_as_many_heads_as_the_fit(n_labels)
     tried = fitting.tried_variants(corpus, 3)
     pass_ = candidates_pass(corpus, Selection(0.2, heldout=True), len(tried) - 2, len(tried))
     block, gate = corpus.read_shard(0), n_labels > 1000
-    scorer = trials._scorer(block, n_labels, tried, 600, 3, 3, 20)
-    assert [name for name, _ in scorer.heads] == [variant.name for variant in tried]
-    assert any(isinstance(head, GateHead) for _, head in scorer.heads) == gate
-    assert any(isinstance(head, RidgeHead) for _, head in scorer.heads) != gate
+    heads = trials._heads(block, n_labels, tried, 600, 3, 3, 20)
+    assert [name for name, _ in heads.heads] == [variant.name for variant in tried]
+    assert any(isinstance(head, GateHead) for _, head in heads.heads) == gate
+    assert any(isinstance(head, RidgeHead) for _, head in heads.heads) != gate
     times = [trials.scoring_seconds(block, pass_, tried, n, 3, 3, 20) for n in (600, 60_000_000)]
     assert 0.0 < 1000 * times[0] < times[1]
     assert trials.choice_seconds(block, pass_, 600) > 0.0

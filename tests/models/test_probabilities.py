@@ -34,8 +34,7 @@ def test_probabilities_are_those_of_the_scores(model, planted):
     assert (p.shape, p.dtype) == ((500, 12), np.float32)
     assert ((p >= 0) & (p <= 1)).all()
     scores = model.decision_function(X)
-    expected = probability(scores) if model.scorer_.stack is not None else model.scorer_.probabilities(scores)
-    np.testing.assert_array_equal(p, expected)
+    np.testing.assert_array_equal(p, probability(scores))
     assert model.predict_proba(X[:0]).shape == (0, 12)
 
 

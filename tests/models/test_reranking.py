@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import planted_corpus, rank_few_labels_exhaustively
+from helpers import not_reranked, planted_corpus, rank_few_labels_exhaustively
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -24,7 +24,7 @@ from distmom.models.multilabel.blend.objective import Objective
 from distmom.models.multilabel.blend.reranking import N_COMMON, Reranker, fit_reranker, pair_features
 from distmom.models.multilabel.blend.stack import Stack, StackInput, informative, negative_log_likelihood
 from distmom.models.multilabel.classifiers import margin
-from distmom.models.multilabel.heads.scorer import variant
+from distmom.models.multilabel.heads.blends import Reranked, SumLogOdds
 from distmom.models.multilabel.kernels import top_labels
 
 GROUPS = {"a": "a", "b": "b", "posterior": "posterior"}
@@ -276,40 +276,41 @@ def model(corpus, models, request):
 
 def dense_scores(scorer, query, name):
     out = np.zeros((query.block.n_documents, scorer.n_labels), np.float32)
-    variant(dict(scorer.heads), name).add_scores(query, 1.0, out)
+    scorer.variant(name).add_scores(query, 1.0, out)
     return out
 
 
 def test_a_model_ranks_the_best_labels_again(corpus, model, tmp_path):
     scorer, block = model.scorer_, corpus.read_shard(0)
-    assert scorer.reranker is not None
-    assert model.selection_["reranked"] == scorer.reranker.summary()
+    assert scorer.blend.reranker is not None
+    assert model.selection_["reranked"] == scorer.blend.reranker.summary()
     assert {"auto", BLEND} <= set(model.selection_["held_out"])
     query = scorer.query(block)
     scores = scorer.scores(query)
-    if scorer.summed is not None:
+    first = scorer.blend.first
+    if isinstance(first, SumLogOdds):
+        weights = model.selection_["weights"]
         total = sum(
-            weight * dense_scores(scorer, query, name)
-            for name, weight in scorer.summed.items() if name != "gate"
-        )  # fmt: skip
-        if "gate" in scorer.summed:
-            total *= np.where(total > 0, dense_scores(scorer, query, "gate") ** scorer.summed["gate"], 1.0)
-        by_hand = scorer.calibration.log_odds(np.asarray(total, np.float32)[None])
-        assert_allclose(replace(scorer, reranker=None).scores(query), by_hand, rtol=1e-3, atol=1e-3)
+            weight * dense_scores(scorer, query, name) for name, weight in weights.items() if name != "gate"
+        )
+        if "gate" in weights:
+            total *= np.where(total > 0, dense_scores(scorer, query, "gate") ** weights["gate"], 1.0)
+        by_hand = first.calibration.log_odds(np.asarray(total, np.float32)[None])
+        assert_allclose(not_reranked(scorer).scores(query), by_hand, rtol=1e-3, atol=1e-3)
     # By hand: the best labels of the blend, their features, and the trees.
-    plain = replace(scorer, reranker=None)
+    plain = not_reranked(scorer)
     before = plain.scores(query)
     labels, blended = top_labels(before, 8)
-    dense = [dense_scores(scorer, query, name) for name in scorer.reranker.inputs]
+    dense = [dense_scores(scorer, query, name) for name in scorer.blend.reranker.inputs]
     x = pair_features(
         labels, np.stack([np.take_along_axis(own, labels, axis=1) for own in dense]), blended,
-        scorer.label_log_odds[labels], query.covariates(scorer.index), scorer.reranker.companions,
+        scorer.blend.label_log_odds[labels], query.covariates(scorer.index), scorer.blend.reranker.companions,
     )  # fmt: skip
     counted = companion_shares(scorer.index.labels, scorer.index.alive)
-    assert_array_equal(scorer.reranker.companions.data, counted.data)
+    assert_array_equal(scorer.blend.reranker.companions.data, counted.data)
     assert len(scorer.index.alive) == corpus.n_documents
-    found = scorer.reranker.trees.log_odds(x.reshape(-1, x.shape[2])).reshape(labels.shape)
-    share = scorer.reranker.share
+    found = scorer.blend.reranker.trees.log_odds(x.reshape(-1, x.shape[2])).reshape(labels.shape)
+    share = scorer.blend.reranker.share
     found = (1 - share) * found + share * blended
     assert_allclose(np.take_along_axis(scores, labels, axis=1), found, atol=1e-5)
     # The others keep their order, below these.
@@ -334,14 +335,14 @@ def test_a_model_ranks_the_best_labels_again(corpus, model, tmp_path):
 
 def test_chosen_labels_and_single_heads_are_not_ranked_again(corpus, model):
     block = corpus.read_shard(0)
-    plain = replace(model.scorer_, reranker=None)
+    plain = not_reranked(model.scorer_)
     some = ["5", "40", "7"] if model.label_names_[5] == "5" else [model.label_names_[i] for i in (5, 40, 7)]
     expected = plain.probabilities(plain.scores(plain.query(block)))[:, [5, 40, 7]]
     assert_allclose(model.predict_proba(block.words, labels=some), expected, atol=1e-6)
     log_odds = model.decision_function(block.words, labels=some)
     assert_allclose(log_odds, plain.scores(plain.query(block))[:, [5, 40, 7]], atol=1e-4)
     alone = model.scorer_.only(model.scorer_.heads[0][0])
-    assert alone.reranker is None
+    assert not isinstance(alone.blend, Reranked)
     assert not alone.has_probabilities
 
 
@@ -359,13 +360,13 @@ def test_updates_keep_the_trees(corpus):
     blocks = [corpus.read_shard(i) for i in range(2)]
     first, new = (MemoryCorpus(b.words, b.labels) for b in blocks)
     model = MultiLabelMoM(5, n_topics=0, keep_sums=True).fit_corpus(first)
-    trees, start = model.scorer_.reranker.trees, model.start_digest
+    trees, start = model.reranker_.trees, model.start_digest
     before = model.decision_function(blocks[1].words)
     model.partial_fit_corpus(new)
-    assert model.scorer_.reranker.trees is trees
+    assert model.reranker_.trees is trees
     # The companions are those of all documents.
     counted = companion_shares(model.scorer_.index.labels, model.scorer_.index.alive)
-    assert_array_equal(model.scorer_.reranker.companions.data, counted.data)
+    assert_array_equal(model.reranker_.companions.data, counted.data)
     assert len(model.scorer_.index.alive) == 1000
     assert model.start_digest == start
     assert not np.array_equal(model.decision_function(blocks[1].words), before)
@@ -373,19 +374,19 @@ def test_updates_keep_the_trees(corpus):
 
 def test_damaged_rerankers_are_refused(model, tmp_path):
     model = copy(model)
-    scorer = model.scorer_
-    trees = scorer.reranker.trees
+    reranker = model.reranker_
+    trees = reranker.trees
     own = np.flatnonzero(trees.children)[-1]
     children = trees.children.copy()
     children[own] = own
     for name, bad in {
-        "loop": replace(scorer.reranker, trees=replace(trees, children=children)),
-        "head": replace(scorer.reranker, inputs=["unheard"] * len(scorer.reranker.inputs)),
-        "few": replace(scorer.reranker, inputs=[]),
-        "depth": replace(scorer.reranker, depth=0),
-        "share": replace(scorer.reranker, share=1.5),
+        "loop": replace(reranker, trees=replace(trees, children=children)),
+        "head": replace(reranker, inputs=["unheard"] * len(reranker.inputs)),
+        "few": replace(reranker, inputs=[]),
+        "depth": replace(reranker, depth=0),
+        "share": replace(reranker, share=1.5),
     }.items():
-        model.scorer_ = replace(scorer, reranker=bad)
+        model.reranker_ = bad
         model.save(tmp_path / name)
         with pytest.raises(StoreError):
             load_model(tmp_path / name)

@@ -6,7 +6,6 @@ from helpers import planted_corpus, rank_few_labels_exhaustively
 
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.effort import EFFORTS
-from distmom.models.multilabel.heads.scorer import variant
 from distmom.models.multilabel.program import tried_variants
 from distmom.models.multilabel.variants import HEADS, VARIANTS, Votes, alone, costs_of, named, votes_of
 
@@ -61,8 +60,8 @@ def test_inputs_are_scores_of_the_heads_that_have_their_arrays():
     scorer = MultiLabelMoM(3, head="neighbors").fit_corpus(corpus).scorer_
     query = scorer.query(corpus.read_shard(0))
     votes, cosines = np.zeros((2, query.block.n_documents, 30), np.float32)
-    variant(dict(scorer.heads), "neighbors-75-3").add_scores(query, 1.0, votes)
-    variant(dict(scorer.heads), "best-cosine").add_scores(query, 1.0, cosines)
+    scorer.variant("neighbors-75-3").add_scores(query, 1.0, votes)
+    scorer.variant("best-cosine").add_scores(query, 1.0, cosines)
     found, cosine = query.nearest(scorer.index, 75)
     labels = scorer.index.labels.to_scipy().toarray() > 0
     largest = [(labels[own] * near[:, None]).max(axis=0) for own, near in zip(found, cosine, strict=True)]
@@ -71,4 +70,4 @@ def test_inputs_are_scores_of_the_heads_that_have_their_arrays():
     expected = np.einsum("ij,ijl->il", weights / weights.sum(axis=1, keepdims=True), labels[found])
     np.testing.assert_allclose(votes, expected, rtol=1e-4, atol=1e-6)
     with pytest.raises(KeyError):
-        variant(dict(scorer.heads), "linear")
+        scorer.variant("linear")

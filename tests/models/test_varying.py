@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import not_reranked
 from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression
 
@@ -177,19 +178,22 @@ def test_a_model_scores_with_the_covariates_of_each_document(fitted, tmp_path):
     model, x, _ = fitted
     scorer = model.scorer_
     assert isinstance(scorer, Scorer)
-    assert scorer.stack.effects
+    assert scorer.blend.stack.effects
     got = model.decision_function(x[:40])
     expected = np.vstack([model.decision_function(x[i : i + 1]) for i in range(40)])
     np.testing.assert_array_equal(got, expected)
-    np.testing.assert_array_equal(scorer.label_log_odds, frequency_log_odds(model.label_frequency_, 900))
-    constant = replace(scorer, stack=replace(scorer.stack, effects=()))
+    np.testing.assert_array_equal(
+        scorer.blend.label_log_odds, frequency_log_odds(model.label_frequency_, 900)
+    )
+    blend = scorer.blend
+    constant = replace(scorer, blend=replace(blend, stack=replace(blend.stack, effects=())))
     block = model._block(x[:40])
     assert np.abs(constant.scores(constant.query(block)) - got).max() > 1e-3
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(MultiLabelMoM.load(tmp_path / "model").decision_function(x[:40]), got)
     some = model.decision_function(x[:40], labels=[model.label_names_[i] for i in (4, 1)])
     # Chosen labels are not ranked again.
-    plain = replace(scorer, reranker=None)
+    plain = not_reranked(scorer)
     expected = plain.scores(plain.query(block))[:, [4, 1]]
     np.testing.assert_allclose(some, expected, rtol=1e-4, atol=1e-4)
 

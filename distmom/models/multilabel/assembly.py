@@ -19,7 +19,8 @@ from distmom.models.multilabel.blend.objective import MEAN
 from distmom.models.multilabel.blend.reranking import Reranker
 from distmom.models.multilabel.classifiers.margin import MarginFit, cost_name
 from distmom.models.multilabel.effort import NORMAL, Effort
-from distmom.models.multilabel.heads.candidates import stored_scorer
+from distmom.models.multilabel.heads.candidates import stored_heads
+from distmom.models.multilabel.heads.collection import Heads
 from distmom.models.multilabel.heads.features import Features
 from distmom.models.multilabel.heads.heads import (
     FrequentHead,
@@ -40,7 +41,6 @@ from distmom.models.multilabel.heads.regression import (
     sketch_neighbors,
     sparse_head,
 )
-from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.models.multilabel.latent.states import States, StateSettings
 from distmom.models.multilabel.recipe import Recipe, recipe_of
 from distmom.models.multilabel.variants import (
@@ -183,12 +183,12 @@ class Offer:
     ----------
     names : list of str
         Names of variants.
-    stored : Scorer
-        The scorer of all heads, with its large arrays stored for workers.
+    stored : Heads
+        All heads, with their large arrays stored for workers.
     """
 
     names: list[str]
-    stored: Scorer
+    stored: Heads
 
 
 def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection) -> Offer:
@@ -199,10 +199,10 @@ def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection)
     for variant in VARIANTS:
         if parts.suffice_for(variant):
             heads[variant.name] = _head(engine, parts, variant, 1.0, settings.limits, rest)
-    scorer = Scorer(
-        engine.corpus.n_labels, parts.features.idf, tuple(heads.items()), (1.0,) * len(heads), basis=basis
+    offered = Heads(
+        n_labels=engine.corpus.n_labels, idf=parts.features.idf, heads=tuple(heads.items()), basis=basis
     )
-    return Offer(list(heads), stored_scorer(engine, scorer))
+    return Offer(list(heads), stored_heads(engine, offered))
 
 
 def assemble(

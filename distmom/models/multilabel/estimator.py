@@ -19,6 +19,7 @@ from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.multilabel.assembly import HeadSettings
 from distmom.models.multilabel.blend.objective import MEAN, OBJECTIVES, weighs_propensity
+from distmom.models.multilabel.blend.reranking import Reranker
 from distmom.models.multilabel.classifiers.margin import MAX_LABELS
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.folds import held_out
@@ -329,6 +330,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
         if state.sums is not None:
             check_kept(state.sums, state.basis)
         self.sums_: KeptSums | None = state.sums
+        self.reranker_: Reranker | None = state.reranker
         if state.states is not None:
             super()._keep(state.states)
         heads = tuple((name, self._completed(name, head)) for name, head in state.heads)
@@ -364,11 +366,11 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
                 (name, replace(head, **derived) if isinstance(head, StateHead) else head)
                 for name, head in self.scorer_.heads
             ),
-            head_weights=list(self.scorer_.weights),
+            head_weights=list(map(float, self.head_weights_)),
             diagnostics=self.diagnostics_,
             selection=self.selection_,
             stack=self.stack_,
-            reranker=self.scorer_.reranker,
+            reranker=self.reranker_,
             topics=self.corpus_topics_,
             sums=self.sums_,
         )

@@ -136,11 +136,11 @@ def score_fold(choosing: Run, settings: HeadSettings, chosen: Selection) -> tupl
     )  # fmt: skip
     if weighs_propensity(settings.objective):
         pass_ = replace(pass_, inverse=choosing.put(corpus_propensity(corpus)))
-    return parts, Fold(offered, choosing.scan(replace(pass_, scorer=offered.stored), trial=scoring))
+    return parts, Fold(offered, choosing.scan(replace(pass_, heads=offered.stored), trial=scoring))
 
 
 def scoring_pass(corpus: Corpus | MemoryCorpus, settings: HeadSettings, chosen: Selection) -> CandidatesPass:
-    """Return the pass that scores the held-out documents, without its scorer."""
+    """Return the pass that scores the held-out documents, without its heads."""
     tried = tried_variants(corpus, settings.n_components, settings.effort)
     n_dense = sum("states" not in each.parts for each in tried)
     return candidates_pass(corpus, chosen, n_dense, len(tried), N_RANDOM if frequent_labels(corpus) else 0)

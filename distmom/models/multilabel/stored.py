@@ -16,6 +16,8 @@ from distmom.models.multilabel.blend.class_stack import ClassStack, stack_from_j
 from distmom.models.multilabel.blend.covariates import frequency_log_odds
 from distmom.models.multilabel.blend.reranking import Reranker
 from distmom.models.multilabel.blend.stack import Stack
+from distmom.models.multilabel.heads.blends import GatedSum, Reranked, Stacked, SumLogOdds, WeightedSum
+from distmom.models.multilabel.heads.collection import Heads
 from distmom.models.multilabel.heads.heads import (
     FrequentHead,
     GateHead,
@@ -25,11 +27,19 @@ from distmom.models.multilabel.heads.heads import (
     StateHead,
 )
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors
-from distmom.models.multilabel.heads.scorer import Scorer, variant
+from distmom.models.multilabel.heads.scorer import (
+    CalibratedSums,
+    LogOdds,
+    Scorer,
+    Sums,
+    WeighedSums,
+    scorer_with,
+    sum_of,
+)
 from distmom.models.multilabel.latent.corpus_topics import CorpusTopics
 from distmom.models.multilabel.latent.states import States
 from distmom.models.multilabel.updates.sums import KeptSums
-from distmom.models.multilabel.variants import INDEX
+from distmom.models.multilabel.variants import GATE, INDEX
 from distmom.spectral.saved.layout import array, group, value, variants
 
 
@@ -74,6 +84,7 @@ class MultiLabelState:
         None where they could not be fitted.
     heads : tuple of (str, Head)
     head_weights : list of float
+        Factors of the heads in a sum; all one in models of this version.
     diagnostics : dict
     selection : dict or None
         The choice of ``head="auto"``.
@@ -165,56 +176,68 @@ def scorer_of(
     ValueError
         If parts of the state do not suit one another.
     """
-    weights = tuple(map(float, state.head_weights))
-    if not heads or len(weights) != len(heads) or not all(map(math.isfinite, weights)):
-        raise ValueError(f"expected a finite weight for each of {len(heads)} heads, got {weights}")
     if len(state.idf) not in (0, len(state.document_frequency)):
         raise ValueError(
             f"expected idf of {len(state.document_frequency)} words or none, got {len(state.idf)}"
         )
     if state.basis is None and any(isinstance(head, RidgeHead | SketchNeighbors) for _, head in heads):
         raise ValueError("expected a basis of the sketch, got none")
-    stack = None if state.stack is None else stack_from_json(state.stack)
-    calibration: Stack | None = None
-    if isinstance(stack, Stack) and stack.inputs[0].name == TOTAL:
-        stack, calibration = None, stack
-    if stack is not None:
-        _check_inputs(stack, dict(heads))
-    reranker = None if state.reranker is None else state.reranker.checked()
-    summed = None
-    if reranker is not None:
-        if stack is None:
-            summed = _weights_of_sum(state, calibration)
-        for name in (*reranker.inputs, *(summed or ())):
-            variant(dict(heads), name)
+    given = Heads(n_labels=len(state.label_frequency), idf=state.idf, heads=heads, basis=state.basis)
+    total = sum_of(given, _checked_weights(state, heads))
     log_odds = frequency_log_odds(state.label_frequency, n_documents)
-    if isinstance(stack, ClassStack):
-        owners = [head.labels for _, head in heads if isinstance(head, FrequentHead)]
-        log_odds = stack.limited(log_odds, np.concatenate([np.zeros(0, np.int32), *owners]))
-    return Scorer(
-        n_labels=len(state.label_frequency), idf=state.idf, heads=heads, weights=weights, basis=state.basis,
-        label_factor=label_factor, stack=stack, calibration=calibration,
-        weighs_probability="exponent" in (state.selection or {}), label_log_odds=log_odds, summed=summed,
-        reranker=reranker,
-    )  # fmt: skip
+    stack = None if state.stack is None else stack_from_json(state.stack)
+    reranker = None if state.reranker is None else state.reranker.checked()
+    for name in () if reranker is None else reranker.inputs:
+        given.variant(name)
+    first: SumLogOdds | Stacked
+    if isinstance(stack, Stack) and stack.inputs[0].name == TOTAL:
+        if reranker is None:
+            # Only a model for PSP@k has an exponent; it was chosen for probabilities.
+            scale = WeighedSums if "exponent" in (state.selection or {}) else CalibratedSums
+            return scorer_with(given, total, scale(stack), label_factor)
+        first = SumLogOdds(_sum_of_variants(state, given), stack)
+    elif stack is not None:
+        _check_inputs(stack, given)
+        if isinstance(stack, ClassStack):
+            owners = [head.labels for _, head in heads if isinstance(head, FrequentHead)]
+            log_odds = stack.limited(log_odds, np.concatenate([np.zeros(0, np.int32), *owners]))
+        first = Stacked(stack, log_odds)
+    elif reranker is None:
+        return scorer_with(given, total, Sums(), label_factor)
+    else:
+        raise ValueError("expected a stack, or the weights of a calibrated sum, for a reranker")
+    blend = first if reranker is None else Reranked(first, reranker, log_odds)
+    return scorer_with(given, blend, LogOdds(), label_factor)
 
 
-def _check_inputs(stack: Stack | ClassStack, heads: dict[str, Head]) -> None:
+def _checked_weights(state: MultiLabelState, heads: tuple[tuple[str, Head], ...]) -> tuple[float, ...]:
+    """Return the factors of heads in a sum, which are one unless an earlier version saved the model."""
+    weights = tuple(map(float, state.head_weights))
+    if not heads or len(weights) != len(heads) or not all(map(math.isfinite, weights)):
+        raise ValueError(f"expected a finite weight for each of {len(heads)} heads, got {weights}")
+    return weights
+
+
+def _check_inputs(stack: Stack | ClassStack, heads: Heads) -> None:
     """Check that the inputs of a stack are scores of heads; else a ValueError or a KeyError."""
     for each in stack.inputs:
-        variant(heads, each.name)
+        heads.variant(each.name)
     effects = stack.effects if isinstance(stack, Stack) else ()
-    if any(effect.name == "cosine" for effect in effects) and INDEX not in heads:
+    if any(effect.name == "cosine" for effect in effects) and INDEX not in dict(heads.heads):
         raise ValueError("expected an index of documents for coefficients that vary with the cosine")
 
 
-def _weights_of_sum(state: MultiLabelState, calibration: Stack | None) -> dict[str, float]:
-    """Return the weights of the variants of heads in a sum whose best labels are ranked again."""
+def _sum_of_variants(state: MultiLabelState, heads: Heads) -> WeightedSum | GatedSum:
+    """Return the sum of the variants of heads whose best labels are ranked again."""
     weights = (state.selection or {}).get("weights")
-    if calibration is None or not isinstance(weights, dict):
+    if not isinstance(weights, dict):
         raise ValueError("expected a stack, or the weights of a calibrated sum, for a reranker")
     # In the order of a stored record, so that a model that was loaded adds scores in the same order.
-    summed = {name: float(weight) for name, weight in sorted(weights.items())}
-    if not all(map(math.isfinite, summed.values())):
-        raise ValueError(f"expected finite weights of the sum, got {summed}")
-    return summed
+    terms = {name: float(weight) for name, weight in sorted(weights.items())}
+    if not all(map(math.isfinite, terms.values())):
+        raise ValueError(f"expected finite weights of the sum, got {terms}")
+    for name in terms:
+        heads.variant(name)
+    power = terms.pop(GATE, None)
+    ungated = WeightedSum(tuple(terms.items()))
+    return ungated if power is None else GatedSum(ungated, GATE, power)

@@ -32,6 +32,7 @@ from distmom.models.multilabel.classifiers.gate import N_HARD, hardest_labels, r
 from distmom.models.multilabel.classifiers.gate_solver import gate_documents, gate_weights
 from distmom.models.multilabel.classifiers.margin_solver import batch_weights, n_batches, n_negatives
 from distmom.models.multilabel.heads.candidates import ALL_LABELS, CandidatesPass, n_candidates
+from distmom.models.multilabel.heads.collection import Heads
 from distmom.models.multilabel.heads.columns import columns_of
 from distmom.models.multilabel.heads.heads import (
     FrequentHead,
@@ -43,7 +44,6 @@ from distmom.models.multilabel.heads.heads import (
     rank_labels,
 )
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors
-from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.models.multilabel.variants import INDEX, Variant, needs
 from distmom.moments.features.tfidf import inverse_document_frequency, tfidf_rows, with_constant
 
@@ -96,19 +96,19 @@ def scoring_seconds(
     numbers = np.full(block.words.shape[1], -1, np.int32)
     numbers[words] = np.arange(len(words), dtype=np.int32)
     block = block.of_words(numbers)
-    scorer = _scorer(block, pass_.n_labels, tried, n_documents, rank, n_states, n_frequent)
+    heads = _heads(block, pass_.n_labels, tried, n_documents, rank, n_states, n_frequent)
     queries = block.take(slice(0, min(N_QUERIES, block.n_documents)))
     if not queries.n_documents:
         return 0.0
-    scoring = replace(pass_, n_features=len(words), selection=None, scorer=scorer)
-    index = next(head for _, head in scorer.heads if isinstance(head, NeighborsHead))
+    scoring = replace(pass_, n_features=len(words), selection=None, heads=heads)
+    index = next(head for _, head in heads.heads if isinstance(head, NeighborsHead))
     with one_blas_thread():
         # Compiles, or loads, the kernels.
         scoring.add(scoring.zero(), queries.take(slice(0, 1)), {})
         sums, started = scoring.zero(), time.perf_counter()
         scoring.add(sums, queries, {})
         scored = time.perf_counter() - started
-        query, started = scorer.query(queries), time.perf_counter()
+        query, started = heads.query(queries), time.perf_counter()
         query.nearest(index, index.n_neighbors)
         searched = time.perf_counter() - started
     # A search takes as long as there are indexed documents.
@@ -251,7 +251,7 @@ def _held_out(pass_: CandidatesPass, n_documents: int) -> int:
     return max(1, int(pass_.selection.fraction * n_documents))
 
 
-def _scorer(
+def _heads(
     block: Block,
     n_labels: int,
     tried: Sequence[Variant],
@@ -259,8 +259,8 @@ def _scorer(
     rank: int,
     n_states: int,
     n_frequent: int,
-) -> Scorer:
-    """Return a scorer with a head of random arrays, or of the documents of a block, for every variant."""
+) -> Heads:
+    """Return a head of random arrays, or of the documents of a block, for every variant."""
     d, rng = block.words.shape[1], np.random.default_rng(0)
 
     def random(*shape: int) -> np.ndarray:
@@ -300,4 +300,4 @@ def _scorer(
             of_parts[variant.parts] = head_of(variant)
     named = tuple((variant.name, of_parts[variant.parts]) for variant in tried)
     basis: Any = random(d, rank) if needs(tried, "ridge") else None
-    return Scorer(n_labels, idf, named, (1.0,) * len(named), basis=basis)
+    return Heads(n_labels=n_labels, idf=idf, heads=named, basis=basis)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from distmom.engine.passes import transform_fields
 from distmom.engine.stored.arrays import release_maps
 from distmom.hashing import scramble_array
 from distmom.models.multilabel.blend.objective import DEPTHS, ideal_gains
+from distmom.models.multilabel.heads.collection import Heads
 from distmom.models.multilabel.heads.heads import rows_at_a_time
 from distmom.models.multilabel.heads.query import Query
-from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.models.multilabel.kernels import top_labels
 
 #: up to this number of labels all of them are candidates
@@ -26,6 +26,8 @@ PER_HEAD = 30
 N_RANDOM = 20
 #: least number of documents that are scored together by all heads
 MIN_ROWS = 16
+
+AnyHeads = TypeVar("AnyHeads", bound=Heads)
 
 
 def n_candidates(n_labels: int, n_heads: int, n_random: int = 0) -> int:
@@ -39,8 +41,7 @@ class CandidatesPass(Pass):
 
     Attributes
     ----------
-    scorer : Scorer
-        The heads; their weights are ignored.
+    heads : Heads
     n_labels, n_dense, n_heads : int
         Number of labels, of heads that score all labels, and of all heads, at most; the memory of a block and the
         size of the rows depend on them. The heads themselves are memory-mapped.
@@ -56,7 +57,7 @@ class CandidatesPass(Pass):
     (n, 2) float32 (see `Covariates`); with inverse propensities also ``ideal`` (n, 3) float64 (see `ideal_gains`).
     """
 
-    scorer: Scorer | None = None
+    heads: Heads | None = None
     n_labels: int = 0
     n_dense: int = 0
     n_heads: int = 0
@@ -86,13 +87,13 @@ class CandidatesPass(Pass):
         return int(of_document if self.selection is None else self.selection.fraction * of_document)
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
-        assert self.scorer is not None
-        query = self.scorer.query(block)
-        for _, head in self.scorer.heads:
+        assert self.heads is not None
+        query = self.heads.query(block)
+        for _, head in self.heads.heads:
             if block.n_documents:
                 head.prepare(query)
         parts = []
-        for window in self.scorer.blocks(block.n_documents, MIN_ROWS):
+        for window in self.heads.blocks(block.n_documents, MIN_ROWS):
             # All heads are large, and their mapped pages count as memory once they are read.
             release_maps()
             parts.append(self._candidates(query.part(window)))
@@ -102,16 +103,16 @@ class CandidatesPass(Pass):
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _candidates(self, query: Query) -> dict[str, np.ndarray]:
-        scorer, block = self.scorer, query.block
-        assert scorer is not None
-        n, n_labels = block.n_documents, scorer.n_labels
+        heads, block = self.heads, query.block
+        assert heads is not None
+        n, n_labels = block.n_documents, heads.n_labels
         every = n_labels <= ALL_LABELS
         depth = min(PER_HEAD, n_labels)
-        n_ranking = sum(not head.multiplies for _, head in scorer.heads)
+        n_ranking = sum(not head.multiplies for _, head in heads.heads)
         width = n_candidates(n_labels, n_ranking, self.n_random)
         dense: dict[int, np.ndarray] = {}
         tops, best = [], []
-        for h, (_, head) in enumerate(scorer.heads):
+        for h, (_, head) in enumerate(heads.heads):
             if head.multiplies:
                 best.append(np.ones(n, np.float32))
                 continue
@@ -134,7 +135,7 @@ class CandidatesPass(Pass):
         scores = np.stack(
             [
                 np.take_along_axis(dense[h], known, axis=1) if h in dense else head.scores_at(query, known)
-                for h, (_, head) in enumerate(scorer.heads)
+                for h, (_, head) in enumerate(heads.heads)
             ],
             axis=1,
         )
@@ -149,7 +150,7 @@ class CandidatesPass(Pass):
             "best": np.stack(best, axis=1),
             "truth": found.astype(np.uint8),
             "n_true": np.diff(block.labels.indptr).astype(np.int32),
-            "covariates": query.covariates(scorer.index).astype(np.float32),
+            "covariates": query.covariates(heads.index).astype(np.float32),
             **ideal,
         }
 
@@ -164,7 +165,7 @@ def drawn_labels(block: Block, n_labels: int, n: int) -> np.ndarray:
 def candidates_pass(
     corpus: Corpus | MemoryCorpus, selection: Selection, n_dense: int, n_heads: int, n_random: int = 0
 ) -> CandidatesPass:
-    """Return the pass that scores held-out documents, without its scorer."""
+    """Return the pass that scores held-out documents, without its heads."""
     return CandidatesPass(
         corpus.n_words,
         selection,
@@ -188,10 +189,10 @@ def read_scores(engine: Engine, scored: PassResult) -> dict[str, np.ndarray]:
     return rows
 
 
-def stored_scorer(engine: Engine, scorer: Scorer) -> Scorer:
-    """Return the scorer with its large arrays stored, so that workers can memory-map them."""
-    stored: Scorer = transform_fields(
-        scorer,
+def stored_heads(engine: Engine, heads: AnyHeads) -> AnyHeads:
+    """Return heads, or the scorer that has them, with large arrays stored, so that workers can memory-map them."""
+    stored: AnyHeads = transform_fields(
+        heads,
         lambda leaf: engine.put(leaf) if isinstance(leaf, np.ndarray) and leaf.nbytes > 1 << 16 else leaf,
     )
     return stored

@@ -57,12 +57,11 @@ def of_labels(scorer: Scorer, labels: np.ndarray) -> Scorer:
     labels : ndarray of shape (m,), int32
         Without repetition.
     """
-    factor, log_odds = scorer.label_factor, scorer.label_log_odds
+    factor = scorer.label_factor
     return replace(
         scorer,
         n_labels=len(labels),
         heads=tuple((name, head.of_labels(labels)) for name, head in scorer.heads),
+        blend=scorer.blend.of_labels(labels),
         label_factor=None if factor is None else np.asarray(factor)[labels],
-        label_log_odds=None if log_odds is None else np.asarray(log_odds)[labels],
-        reranker=None,
     )

@@ -32,6 +32,7 @@ from distmom.engine import (
     open_executor,
 )
 from distmom.errors import UsageError
+from distmom.models.multilabel.blend.reranking import Reranker
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.heads.regression import WeightLimits
 from distmom.models.multilabel.heads.scorer import Scorer
@@ -67,6 +68,7 @@ class Updatable:
     head: str
     effort: str
     scorer_: Scorer
+    reranker_: Reranker | None
     sums_: KeptSums | None
     selection_: dict[str, Any] | None
     stack_: dict[str, Any] | None
@@ -309,7 +311,7 @@ class Updatable:
             ]
             for own in start.stages
         ]
-        states, reranker = np.asarray(getattr(self, "weights_", np.zeros(0))), self.scorer_.reranker
+        states, reranker = np.asarray(getattr(self, "weights_", np.zeros(0))), self.reranker_
         fixed = (
             start.recipe,
             start.seed,
@@ -395,13 +397,9 @@ class Updatable:
 
     def _start(self) -> Start:
         """Return all that updates do not change; a UsageError if the model was fitted without its sums."""
-        sums, stack, reranker = self.require_sums(), self.scorer_.stack, self.scorer_.reranker
-        if stack is not None:
-            recipe = Recipe.of_inputs((each.name for each in stack.inputs), reranker)
-        elif self.scorer_.summed is not None:
-            recipe = Recipe.of_inputs(self.scorer_.summed, reranker)
-        else:
-            recipe = Recipe((), dict((self.selection_ or {}).get("weights") or weights_of(self.head)))
+        sums, inputs = self.require_sums(), self.scorer_.blend.inputs
+        weights = {} if inputs else dict((self.selection_ or {}).get("weights") or weights_of(self.head))
+        recipe = Recipe(inputs, weights)
         stages = () if sums.linear is None else tuple(stage for _, stage in sums.linear.stages)
         has_documents = sums.documents is not None or INDEX in dict(self.scorer_.heads)
         share = 1.0 if sums.linear is None else sums.linear.share
