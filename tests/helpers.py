@@ -237,6 +237,15 @@ def rank_few_labels_exhaustively(monkeypatch):
     monkeypatch.setattr(candidates, "PER_HEAD", 5)
 
 
+def scored_of(names, rows, frequency=None):
+    """Return arrays of scores by heads of given names, by default of one fold and without covariates."""
+    from distmom.models.multilabel.blend.scored import Scored
+
+    n = len(rows["labels"])
+    rest = {"covariates": np.zeros((n, 2), np.float32), "fold": np.zeros(n, int)}
+    return Scored(tuple(names), **{**rest, **rows}, frequency=frequency)
+
+
 def not_reranked(scorer):
     """Return a scorer whose best labels are not ranked again."""
     return replace(scorer, blend=getattr(scorer.blend, "first", scorer.blend))

@@ -12,7 +12,9 @@ from distmom.corpus import MemoryCorpus
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel import folds, program
 from distmom.models.multilabel.blend import choose as blend
+from distmom.models.multilabel.blend.choice import TOTAL, ChosenStack, ChosenSum
 from distmom.models.multilabel.blend.stack import Stack, StackInput
+from distmom.models.multilabel.blend.weighted_sum import SumWeights
 
 FIXED = ("linear", "ridge", "neighbors", "svm")
 #: blends that use every head, as a stack and as a weighted sum
@@ -62,27 +64,27 @@ def first_model(kind):
     return copy(_fitted(kind))
 
 
-def every_head(names, rows, groups, **others):
+def every_head(scored, **others):
     """Choose a stack of one variant of every head, and of all neighbours."""
-    found = blend.choose_blend(names, rows, groups, **others)
-    scale = np.maximum(rows["best"].mean(axis=0), 1e-3)
-    one_of = {group if group != "neighbors" else name: i for i, (name, group) in enumerate(groups.items())}
+    found = blend.choose_blend(scored, **others)
+    scale = np.maximum(scored.best.mean(axis=0), 1e-3)
+    named = enumerate(zip(scored.names, scored.families, strict=True))
+    one_of = {family if family != "neighbors" else name: i for i, (name, family) in named}
     inputs = tuple(
-        StackInput(names[i], groups[names[i]] == "svm", 1e-4, 1.0 / float(scale[i]), 0.1)
+        StackInput(scored.names[i], scored.families[i] == "svm", 1e-4, 1.0 / float(scale[i]), 0.1)
         for i in one_of.values()
     )
-    return replace(found, stack=Stack(inputs, -3.0), weights={each.name: 1.0 for each in inputs})
+    return replace(found, blend=ChosenStack(Stack(inputs, -3.0), {each.name: 1.0 for each in inputs}))
 
 
-def summed(names, rows, groups, **others):
+def summed(scored, **others):
     """Choose a weighted sum of one variant of every head but the classifiers, which are only stacked."""
-    found = blend.choose_blend(names, rows, groups, **others)
-    scale = np.maximum(rows["best"].mean(axis=0), 1e-3)
-    one_of = {group: i for i, group in enumerate(groups.values()) if group != "svm"}
-    weights = {names[i]: 0.5 / float(scale[i]) for i in one_of.values()}
-    return replace(
-        found, weights=weights, stack=Stack((StackInput(blend.TOTAL, False, 1e-4, 1.0, 0.1),), -3.0)
-    )
+    found = blend.choose_blend(scored, **others)
+    scale = np.maximum(scored.best.mean(axis=0), 1e-3)
+    one_of = {family: i for i, family in enumerate(scored.families) if family != "svm"}
+    weights = {scored.names[i]: 0.5 / float(scale[i]) for i in one_of.values()}
+    calibration = Stack((StackInput(TOTAL, False, 1e-4, 1.0, 0.1),), -3.0)
+    return replace(found, blend=ChosenSum(SumWeights(weights), calibration))
 
 
 def rest(data, part=slice(N_FIRST, None)):

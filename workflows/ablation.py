@@ -33,6 +33,7 @@ from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.blend.choice import apply_choice
 from distmom.models.multilabel.blend.choose import choose_blend
 from distmom.models.multilabel.blend.objective import Objective
+from distmom.models.multilabel.blend.scored import Scored
 from distmom.models.multilabel.folds import blend_inputs, held_out
 from distmom.models.multilabel.program import score_fold
 from distmom.spectral.program.execute import execute
@@ -43,7 +44,7 @@ WHOLE = "auto"
 
 
 @dataclass
-class Scored:
+class Inputs:
     """The scores of one fold.
 
     Attributes
@@ -55,27 +56,25 @@ class Scored:
     inputs: dict[str, Any]
 
     @property
-    def groups(self) -> dict[str, str]:
-        """Group of every head."""
-        groups: dict[str, str] = self.inputs["groups"]
-        return groups
+    def scored(self) -> Scored:
+        """Scores of all heads."""
+        scored: Scored = self.inputs["scored"]
+        return scored
 
-    def with_inputs(self, **inputs: Any) -> Scored:
+    def with_inputs(self, **inputs: Any) -> Inputs:
         """Return the scores with other arguments."""
-        return Scored({**self.inputs, **inputs})
+        return Inputs({**self.inputs, **inputs})
 
-    def without(self, group: str) -> Scored:
-        """Return the scores of all heads but those of a group."""
-        names, rows = self.inputs["names"], self.inputs["rows"]
-        kept = [i for i, name in enumerate(names) if self.groups[name] != group]
-        rows = {**rows, "scores": rows["scores"][:, kept], "best": rows["best"][:, kept]}
-        return self.with_inputs(names=[names[i] for i in kept], rows=rows)
+    def without(self, family: str) -> Inputs:
+        """Return the scores of all heads but those of a family."""
+        named = zip(self.scored.names, self.scored.families, strict=True)
+        return self.with_inputs(scored=self.scored.only([name for name, own in named if own != family]))
 
-    def measure(self, other: Scored) -> np.ndarray:
+    def measure(self, other: Inputs) -> np.ndarray:
         """Return the metrics of the documents of another fold under the blend of this one, in percent."""
-        names, rows, frequency = (other.inputs[name] for name in ("names", "rows", "frequency"))
-        objective = Objective(*(rows[name] for name in ("labels", "truth", "n_true")))
-        found = objective.named(apply_choice(choose_blend(**self.inputs), names, rows, frequency))
+        choice = choose_blend(**self.inputs)
+        objective = Objective(other.scored.labels, other.scored.truth, other.scored.n_true)
+        found = objective.named(apply_choice(choice, other.scored))
         return 100.0 * np.array([found[metric] for metric in METRICS])
 
 
@@ -115,14 +114,14 @@ def _cell(variant: str, value: float, error: float) -> str:
     return f"{value:.2f}" if variant == WHOLE else f"{value:+.2f} ± {error:.2f}"
 
 
-def scored_fold(model: MultiLabelMoM, corpus: Corpus, fold: int, executor: Executor) -> Scored:
+def scored_fold(model: MultiLabelMoM, corpus: Corpus, fold: int, executor: Executor) -> Inputs:
     """Fit all heads to the training documents outside a fold, and score those of the fold."""
     settings = model.head_settings(corpus.n_documents)
     chosen = held_out(corpus, settings.seed, settings.effort)
     chosen = replace(chosen, offset=fold * chosen.fraction)
     with open_engine(corpus, None, executor) as engine:
         _, found = execute(partial(score_fold, settings=settings, chosen=chosen), engine)
-        return Scored(blend_inputs(engine, [found]))
+        return Inputs(blend_inputs(engine, [found]))
 
 
 def compare(
@@ -141,13 +140,13 @@ def compare(
             if setting != WHOLE:
                 continue
             if scored.inputs["companions"] is None:
-                constant = scored.with_inputs(frequency=None)
+                constant = scored.with_inputs(scored=replace(scored.scored, frequency=None))
                 results.add(name, "constant coefficients", constant.measure(following))
             else:
                 blended = scored.with_inputs(companions=None)
                 results.add(name, "without ranking again", blended.measure(following))
-            for group in dict.fromkeys(scored.groups.values()):
-                results.add(name, f"without {group}", scored.without(group).measure(following))
+            for family in dict.fromkeys(scored.scored.families):
+                results.add(name, f"without {family}", scored.without(family).measure(following))
         print(f"{name}: {setting}", file=sys.stderr, flush=True)
 
 

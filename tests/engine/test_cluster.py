@@ -16,6 +16,7 @@ from distmom.engine import Engine, OnCluster, Pass, RunDirectory, SumSpec, open_
 from distmom.errors import ClusterError, InputError, UsageError
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.blend import choose as blend
+from distmom.models.multilabel.blend import choose_reranker
 from distmom.moments.documents.words import WordMomentsPass
 
 pytestmark = pytest.mark.cluster
@@ -60,7 +61,7 @@ def test_many_labels_that_are_ranked_again_have_the_same_bits_on_two_workers(tmp
     blocks = [memory.read_shard(i) for i in range(len(memory.shards))]
     X, Y = vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
     many = from_arrays(tmp_path / "c", X, Y, shard_documents=200)
-    monkeypatch.setattr(blend, "RERANK_GAIN", -1.0)
+    monkeypatch.setattr(choose_reranker, "RERANK_GAIN", -1.0)
     monkeypatch.setattr(blend, "RERANK_DOCUMENTS", 100)
 
     def scored(client=None):

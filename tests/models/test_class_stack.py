@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import hold_out_one_fold, planted_corpus, rank_few_labels_exhaustively
+from helpers import hold_out_one_fold, planted_corpus, rank_few_labels_exhaustively, scored_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -15,7 +15,7 @@ from distmom.errors import StoreError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel.blend import choose as blend
 from distmom.models.multilabel.blend import class_stack
-from distmom.models.multilabel.blend.choice import apply_choice, covariates_of
+from distmom.models.multilabel.blend.choice import ChosenStack, ChosenSum, apply_choice
 from distmom.models.multilabel.blend.class_stack import (
     ClassStack,
     class_cuts,
@@ -31,6 +31,7 @@ from distmom.models.multilabel.heads import candidates
 from distmom.models.multilabel.heads.candidates import drawn_labels
 
 N, WIDTH, N_LABELS = 3000, 12, 60
+NAMES = ["frequent", "other"]
 
 
 @pytest.fixture
@@ -61,11 +62,7 @@ def frequency(rows):
 
 
 def pairs_of(rows, frequency):
-    covariates = covariates_of(rows, frequency)
-    scores = np.ascontiguousarray(rows["scores"].swapaxes(0, 1))
-    return Pairs(
-        ("frequent", "other"), (False, False), scores, rows["truth"], rows["labels"] >= 0, covariates
-    )
+    return scored_of(NAMES, rows, frequency).pairs(NAMES)
 
 
 def test_covariates_of_labels_are_their_frequencies(rows, frequency):
@@ -144,19 +141,18 @@ def test_json_keeps_the_bits_and_invalid_records_are_refused(rows, frequency):
 
 
 def test_a_stack_is_chosen_where_frequency_matters(rows, frequency):
-    names = ["frequent", "other"]
-    groups = {name: name for name in names}
-    choice = blend.choose_blend(names, rows, groups, frequency=frequency, least=1000)
-    assert isinstance(choice.stack, ClassStack)
-    summed = blend.choose_blend(names, rows, groups)
-    assert not summed.is_stacked
+    scored = scored_of(NAMES, rows, frequency)
+    choice = blend.choose_blend(scored, least=1000)
+    assert isinstance(choice.blend.stack, ClassStack)
+    summed = blend.choose_blend(scored_of(NAMES, rows))
+    assert isinstance(summed.blend, ChosenSum)
     assert choice.objective > summed.objective + 0.05
-    assert set(choice.weights) == set(names)
+    assert set(choice.weights) == set(NAMES)
     # Without classifiers of frequent labels, it is not tried.
-    assert not blend.choose_blend(names, rows, groups, frequency=frequency).is_stacked
+    assert not isinstance(blend.choose_blend(scored).blend, ChosenStack)
     pairs = pairs_of(rows, frequency)
-    expected = choice.stack.log_odds(pairs.scores, pairs.covariates)
-    assert_array_equal(apply_choice(choice, names, rows, frequency), expected)
+    expected = choice.blend.stack.log_odds(pairs.scores, pairs.covariates)
+    assert_array_equal(apply_choice(choice, scored), expected)
 
 
 def test_a_sum_is_kept_where_a_stack_gains_little(rows, frequency):
@@ -164,16 +160,15 @@ def test_a_sum_is_kept_where_a_stack_gains_little(rows, frequency):
     scores = np.where(rare[:, None], rows["scores"][:, [1]], rows["scores"][:, [0]])
     scores = np.ascontiguousarray(np.concatenate([scores, rows["scores"][:, [1]]], axis=1))
     rows = {**rows, "scores": scores, "best": scores.max(axis=2)}
-    groups = {"frequent": "frequent", "other": "other"}
-    choice = blend.choose_blend(list(groups), rows, groups, frequency=frequency, least=1000)
-    assert not choice.is_stacked
+    choice = blend.choose_blend(scored_of(NAMES, rows, frequency), least=1000)
+    assert isinstance(choice.blend, ChosenSum)
 
 
 def test_a_classifier_does_not_reveal_held_out_documents(rows):
     held_out = np.bincount(rows["labels"][rows["truth"] > 0], minlength=N_LABELS)
-    fitted = np.arange(N_LABELS)
-    assert_array_equal(held_counts(rows, N_LABELS), held_out)
-    shown = without_classifiers(rows, 0, fitted, 20)["scores"]
+    fitted, scored = np.arange(N_LABELS), scored_of(NAMES, rows)
+    assert_array_equal(held_counts(scored, N_LABELS), held_out)
+    shown = without_classifiers(scored, fitted, 20).scores
     labels = rows["labels"]
     hidden = fitted[np.maximum(labels, 0)] < 20
     assert_array_equal(shown[:, 1], rows["scores"][:, 1])

@@ -5,17 +5,17 @@ from functools import partial
 
 import numpy as np
 import pytest
-from helpers import planted_corpus, rank_few_labels_exhaustively
+from helpers import planted_corpus, rank_few_labels_exhaustively, scored_of
 from numpy.testing import assert_array_equal
 
 from distmom.corpus import MemoryCorpus
 from distmom.engine.opening import open_engine
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.blend.choice import covariates_of, label_log_odds
 from distmom.models.multilabel.blend.covariates import Covariates, Effect, frequency_log_odds
+from distmom.models.multilabel.blend.scored import joined
 from distmom.models.multilabel.blend.stack import Stack, StackInput
 from distmom.models.multilabel.effort import EFFORTS
-from distmom.models.multilabel.folds import blend_inputs, folds_of, held_out, joined
+from distmom.models.multilabel.folds import blend_inputs, folds_of, held_out
 from distmom.models.multilabel.program import score_fold
 from distmom.spectral.program.execute import execute
 
@@ -67,22 +67,22 @@ def test_scores_are_those_of_heads_that_were_fitted_without_the_fold():
     dense, labels = dense_of(corpus)
     model = MultiLabelMoM(3, n_topics=0)
     inputs, chosen = inputs_of(model, corpus)
-    rows, names = inputs["rows"], inputs["names"]
+    scored = inputs["scored"]
     assert len(chosen) == 5
-    assert len(rows["truth"]) == 600
-    counts, n_fitted = inputs["frequency"]
+    assert len(scored.truth) == 600
+    counts, n_fitted = scored.frequency
     assert_array_equal(n_fitted.ravel(), [600 - sum(own.mask(0, 600)) for own in chosen])
     for number, own in enumerate(chosen):
         held = own.mask(0, 600)
-        part = rows["fold"] == number
-        assert_array_equal(rows["truth"][part], labels[held])
+        part = scored.fold == number
+        assert_array_equal(scored.truth[part], labels[held])
         assert_array_equal(counts[number], labels[~held].sum(axis=0))
         rest = MemoryCorpus(dense[~held], labels[~held])
         apart, leaking = (
             MultiLabelMoM(3, head="linear", n_residual_passes=1, n_topics=0).fit_corpus(each)
             for each in (rest, corpus)
         )
-        found = rows["scores"][part, names.index("linear")]
+        found = scored.scores_of("linear")[part]
         errors = [np.abs(found - each.decision_function(dense[held])).max() for each in (apart, leaking)]
         # Only the weights of words are those of all documents.
         assert errors[0] < 0.2 * errors[1]
@@ -97,11 +97,12 @@ def test_covariates_of_labels_are_those_of_the_documents_that_their_fold_is_fitt
     fold = np.repeat([0, 1], [30, 50])
     labels = np.tile(np.arange(6), (80, 1))
     rows = {"labels": labels, "covariates": rng.random((80, 2)), "fold": fold}
-    frequency = (counts, n_fitted)
-    covariates = covariates_of(rows, frequency)
+    rest = {name: np.zeros((80, 1)) for name in ("scores", "best", "truth", "n_true")}
+    scored = scored_of(["a"], {**rows, **rest}, (counts, n_fitted))
+    covariates = scored.all_covariates()
     expected = frequency_log_odds(counts, n_fitted)
     assert_array_equal(covariates.labels, expected[fold])
-    assert_array_equal(label_log_odds(rows, labels[:, ::-1], frequency), expected[fold][:, ::-1])
+    assert_array_equal(scored.label_log_odds(labels[:, ::-1]), expected[fold][:, ::-1])
     # The log-odds of a stack are those of the documents of each fold alone.
     scores = rng.random((1, 80, 6)).astype(np.float32)
     effect = Effect("frequency", -1.0, 0.7, (0.3,), (0.2,), 0.5)
@@ -119,18 +120,43 @@ def test_covariates_of_labels_are_those_of_the_documents_that_their_fold_is_fitt
 def test_rows_of_folds_with_different_numbers_of_candidates_are_joined():
     def part(n, width, number):
         shape = (n, width)
-        return {
+        rows = {
             "labels": np.full(shape, 7, np.int32), "truth": np.ones(shape, np.uint8),
             "scores": np.ones((n, 2, width), np.float32), "best": np.ones((n, 2), np.float32),
-            "fold": np.full(n, number),
+            "n_true": np.full(n, width), "fold": np.full(n, number),
         }  # fmt: skip
+        return scored_of(["a", "b"], rows)
 
-    rows = joined([part(2, 3, 0), part(4, 5, 1)])
+    rows = vars(joined([part(2, 3, 0), part(4, 5, 1)]))
+    assert rows["n_true"].tolist() == [3] * 2 + [5] * 4
     assert rows["labels"].tolist() == [[7, 7, 7, -1, -1]] * 2 + [[7] * 5] * 4
     assert rows["scores"].shape == (6, 2, 5)
     assert not rows["scores"][:2, :, 3:].any()
     assert not rows["truth"][:2, 3:].any()
     assert rows["fold"].tolist() == [0, 0, 1, 1, 1, 1]
+
+
+def test_scores_of_some_documents_and_heads():
+    rng = np.random.default_rng(0)
+    rows = {
+        "labels": rng.integers(0, 9, (6, 4)), "scores": rng.random((6, 3, 4)), "best": rng.random((6, 3)),
+        "truth": rng.integers(0, 2, (6, 4)), "n_true": rng.integers(0, 3, 6), "covariates": rng.random((6, 2)),
+        "fold": rng.integers(0, 2, 6), "ideal": rng.random((6, 3)),
+    }  # fmt: skip
+    scored = scored_of(["svm-0.1", "svm-0.3", "linear"], rows)
+    assert scored.families == ("svm", "svm", "linear")
+    some = scored.of(np.array([4, 1]))
+    for name, values in rows.items():
+        assert_array_equal(getattr(some, name), values[[4, 1]])
+    few = scored.only(["linear", "svm-0.1"])
+    assert few.names == ("linear", "svm-0.1")
+    assert_array_equal(few.scores, rows["scores"][:, [2, 0]])
+    assert_array_equal(few.best, rows["best"][:, [2, 0]])
+    assert_array_equal(few.scores_of("svm-0.1"), rows["scores"][:, 0])
+    assert few.truth is scored.truth
+    pairs = scored.pairs(["linear", "svm-0.3"])
+    assert (pairs.names, pairs.signed) == (("linear", "svm-0.3"), (False, True))
+    assert_array_equal(pairs.scores, rows["scores"].swapaxes(0, 1)[[2, 1]])
 
 
 @pytest.mark.parametrize("many", [False, True])

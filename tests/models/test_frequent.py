@@ -1,11 +1,12 @@
 """Classifiers of frequent labels, where labels are too many to fit classifiers to all."""
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import hold_out_one_fold, planted_corpus, rank_few_labels_exhaustively
+from helpers import hold_out_one_fold, planted_corpus, rank_few_labels_exhaustively, scored_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, random_array
 from sklearn.svm import LinearSVC
@@ -15,8 +16,9 @@ from distmom.engine import Csr, MixedRows
 from distmom.errors import StoreError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel.blend import choose as blend
-from distmom.models.multilabel.blend import weighted_sum
+from distmom.models.multilabel.blend import choose_sum, weighted_sum
 from distmom.models.multilabel.blend.objective import Objective
+from distmom.models.multilabel.blend.weighted_sum import SumWeights
 from distmom.models.multilabel.classifiers import margin
 from distmom.models.multilabel.classifiers.margin import frequent_labels
 from distmom.models.multilabel.heads import candidates
@@ -37,13 +39,13 @@ def many(monkeypatch):
 @pytest.fixture
 def always(monkeypatch):
     """Let the classifiers be chosen whether or not they help."""
-    summed = blend.choose_weights
+    summed = choose_sum.choose_weights
 
     def with_frequent(*arguments):
         weights, value = summed(*arguments)
-        return {**weights, "frequent": 0.5}, value
+        return replace(weights, factors={**weights.factors, "frequent": 0.5}), value
 
-    monkeypatch.setattr(blend, "choose_weights", with_frequent)
+    monkeypatch.setattr(choose_sum, "choose_weights", with_frequent)
     monkeypatch.setattr(Objective, "clearly_prefers", lambda *rankings: False)
 
 
@@ -175,17 +177,19 @@ def test_updates_keep_the_classifiers(many, always):
 def test_a_sum_without_the_classifiers_is_tried_too(monkeypatch):
     tried = []
 
-    def ascend(names, rows, groups, objective):
-        tried.append(names)
-        return {names[0]: 1.0}, 1.0 if "frequent" in names else 2.0
+    def ascend(scored, objective):
+        tried.append(scored.names)
+        return SumWeights({scored.names[0]: 1.0}), 1.0 if "frequent" in scored.names else 2.0
 
     monkeypatch.setattr(weighted_sum, "ascend", ascend)
-    rows = {"scores": np.zeros((4, 2, 3), np.float32), "best": np.zeros((4, 2), np.float32)}
-    weights, value = weighted_sum.choose_weights(["frequent", "linear"], rows, {}, None)
-    assert tried == [["frequent", "linear"], ["linear"]]
-    assert (weights, value) == ({"linear": 1.0}, 2.0)
-    rows = {name: values[:, :1] for name, values in rows.items()}
-    assert weighted_sum.choose_weights(["frequent"], rows, {}, None) == ({"frequent": 1.0}, 1.0)
+    rows = {name: np.zeros((4, 3), np.int32) for name in ("labels", "truth", "n_true")}
+    rows |= {"scores": np.zeros((4, 2, 3), np.float32), "best": np.zeros((4, 2), np.float32)}
+    both = scored_of(["frequent", "linear"], rows)
+    weights, value = weighted_sum.choose_weights(both, None)
+    assert tried == [("frequent", "linear"), ("linear",)]
+    assert (weights.named, value) == ({"linear": 1.0}, 2.0)
+    weights, value = weighted_sum.choose_weights(both.only(["frequent"]), None)
+    assert (weights.named, value) == ({"frequent": 1.0}, 1.0)
 
 
 def test_the_classifiers_are_not_used_alone(monkeypatch):
@@ -206,6 +210,6 @@ def test_the_classifiers_are_not_used_alone(monkeypatch):
         "scores": scores,
         "best": scores.max(axis=2),
     }
-    choice = blend.choose_blend(["frequent", "linear"], rows, {"frequent": "frequent", "linear": "linear"})
+    choice = blend.choose_blend(scored_of(["frequent", "linear"], rows))
     assert choice.scores["frequent"]["P@1"] > choice.scores["linear"]["P@1"] + 0.2
     assert set(choice.weights) == {"linear"}

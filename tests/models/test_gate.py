@@ -1,10 +1,11 @@
 """The gate: classifiers of many labels against their hardest rivals, and the blend that they multiply."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import hold_out_one_fold, planted_corpus, rank_few_labels_exhaustively
+from helpers import hold_out_one_fold, planted_corpus, rank_few_labels_exhaustively, scored_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, random_array
 from sklearn.svm import LinearSVC
@@ -14,8 +15,9 @@ from distmom.engine import Csr
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import program
 from distmom.models.multilabel.blend import choose as blend
-from distmom.models.multilabel.blend import weighted_sum
+from distmom.models.multilabel.blend import choose_sum, weighted_sum
 from distmom.models.multilabel.blend.objective import Objective
+from distmom.models.multilabel.blend.weighted_sum import SumWeights
 from distmom.models.multilabel.classifiers import gate
 from distmom.models.multilabel.classifiers.gate import hardest_labels
 from distmom.models.multilabel.classifiers.gate_solver import COST, gate_documents, gate_weights, n_drawn
@@ -107,12 +109,13 @@ def test_documents_are_drawn_evenly_and_by_frequency():
 def test_gated_scores_are_the_sum_times_the_factors(many):
     model = MultiLabelMoM(3).fit_corpus(many)
     gates = [(name, head) for name, head in model.scorer_.heads if isinstance(head, GateHead)]
-    weights = {"linear": 1.0, "gate": 0.5}
     rng = np.random.default_rng(0)
     scores = rng.standard_normal((7, 2, 9)).astype(np.float32)
     scores[:, 1] = rng.random((7, 9))
     expected = np.where(scores[:, 0] > 0, scores[:, 0] * scores[:, 1] ** 0.5, scores[:, 0])
-    assert_allclose(weighted_sum.weighted_total(["linear", "gate"], scores, weights), expected, rtol=1e-6)
+    rows = {name: np.zeros((7, 9), np.int32) for name in ("labels", "truth", "n_true", "best")}
+    scored = scored_of(["linear", "gate"], {**rows, "scores": scores})
+    assert_allclose(SumWeights({"linear": 1.0}, 0.5).totals(scored), expected, rtol=1e-6)
     if gates:
         [(name, head)] = gates
         block = many.read_shard(0)
@@ -163,24 +166,23 @@ def test_a_gate_is_chosen_where_it_helps_and_is_left_out_where_it_hurts(monkeypa
         "scores": scores,
         "best": scores.max(axis=2),
     }
-    groups = {"linear": "linear", "gate": "gate"}
-    choice = blend.choose_blend(["linear", "gate"], rows, groups)
+    choice = blend.choose_blend(scored_of(["linear", "gate"], rows))
     assert choice.weights["gate"] in weighted_sum.POWERS
     assert choice.scores["auto"]["P@1"] > choice.scores["linear"]["P@1"] + 0.03
     scores[:, 1] = 1.0 - scores[:, 1]
-    assert "gate" not in blend.choose_blend(["linear", "gate"], rows, groups).weights
+    assert "gate" not in blend.choose_blend(scored_of(["linear", "gate"], rows)).weights
 
 
 @pytest.fixture
 def always(monkeypatch):
     """Let a gate be chosen whether or not it helps."""
-    summed = blend.choose_weights
+    summed = choose_sum.choose_weights
 
     def with_gate(*arguments):
         weights, value = summed(*arguments)
-        return {**weights, "gate": 0.5}, value
+        return replace(weights, power=0.5), value
 
-    monkeypatch.setattr(blend, "choose_weights", with_gate)
+    monkeypatch.setattr(choose_sum, "choose_weights", with_gate)
     # No head is used alone, whose sum has no gate.
     monkeypatch.setattr(Objective, "clearly_prefers", lambda *rankings: False)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from crafted import edit_record
-from helpers import planted_corpus
+from helpers import planted_corpus, scored_of
 from scipy.sparse import csr_array
 
 from distmom.corpus import MemoryCorpus
@@ -13,6 +13,7 @@ from distmom.errors import StoreError, UsageError
 from distmom.evaluate.evaluation import evaluate_corpus
 from distmom.evaluate.metrics import RankingSums
 from distmom.models import MultiLabelMoM, load_model
+from distmom.models.multilabel.blend.choice import ChosenStack
 from distmom.models.multilabel.blend.choose import choose_blend
 from distmom.models.multilabel.blend.class_stack import ClassStack
 from distmom.models.multilabel.blend.objective import EXPONENTS, MEAN, OBJECTIVES, Objective, ideal_gains
@@ -100,8 +101,8 @@ def test_a_blend_is_at_least_its_best_part(metric, stacked):
     if not stacked:
         without_a_candidate(rows)
     names = ["a", "b", "c", "noise"]
-    choice = choose_blend(names, rows, {name: name for name in names}, metric, inverse)
-    assert choice.is_stacked == stacked
+    choice = choose_blend(scored_of(names, rows), metric, inverse)
+    assert isinstance(choice.blend, ChosenStack) == stacked
 
     def value(name):
         return np.mean(list(choice.scores[name].values())) if metric == MEAN else choice.scores[name][metric]
@@ -120,7 +121,7 @@ def test_a_single_head_is_taken_where_a_sum_is_worse_on_other_documents():
     rows, inverse = rows_of([3.0] + [30.0] * 12, n=40, seed=3)
     without_a_candidate(rows)
     names = ["a", *(f"noise{i}" for i in range(12))]
-    choice = choose_blend(names, rows, {name: name for name in names}, "P@1", inverse)
+    choice = choose_blend(scored_of(names, rows), "P@1", inverse)
     assert set(choice.weights) == {"a"}
     assert choice.scores["auto"] == choice.scores["a"]
     assert choice.objective == pytest.approx(choice.scores["a"]["P@1"])
@@ -129,8 +130,8 @@ def test_a_single_head_is_taken_where_a_sum_is_worse_on_other_documents():
 def test_the_exponent_is_that_of_the_best_value():
     rows, inverse = rows_of([2.0, 2.5])
     names = ["a", "b"]
-    choice = choose_blend(names, rows, {name: name for name in names}, "PSP@1", inverse)
-    log_odds = choice.stack.log_odds(rows["scores"].swapaxes(0, 1))
+    choice = choose_blend(scored_of(names, rows), "PSP@1", inverse)
+    log_odds = choice.blend.stack.log_odds(rows["scores"].swapaxes(0, 1))
     objective = objective_of(rows, inverse, "PSP@1")
     gains = {}
     for exponent in EXPONENTS:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import planted_matrices
+from helpers import planted_matrices, scored_of
 from scipy.sparse import csr_array, vstack
 from sklearn.metrics import f1_score
 
@@ -150,7 +150,7 @@ def test_the_blend_keeps_the_threshold_of_documents_it_was_not_fitted_to(n_label
         "labels": labels.astype(np.int32), "scores": scores, "best": scores.max(axis=2), "truth": y,
         "n_true": y.sum(axis=1, dtype=np.int32),
     }  # fmt: skip
-    record = choose_blend(["a", "b"], rows, {"a": "a", "b": "b"}).to_json()
+    record = choose_blend(scored_of(["a", "b"], rows)).to_json()
     known = labels >= 0
     sums = Reliability.from_json(record["reliability"])
     assert sums.n_pairs.sum() == known.sum()

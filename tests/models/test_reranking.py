@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import not_reranked, planted_corpus, rank_few_labels_exhaustively
+from helpers import not_reranked, planted_corpus, rank_few_labels_exhaustively, scored_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -15,10 +15,11 @@ from distmom.engine import Csr, open_executor
 from distmom.errors import StoreError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel.blend import choose as blend
-from distmom.models.multilabel.blend import reranking
+from distmom.models.multilabel.blend import choose_reranker, reranking
 from distmom.models.multilabel.blend.boosting import Binned, Boosting, fit_trees
-from distmom.models.multilabel.blend.choice import apply_choice
-from distmom.models.multilabel.blend.choose import BLEND, choose_blend
+from distmom.models.multilabel.blend.choice import ChosenStack, apply_choice
+from distmom.models.multilabel.blend.choose import choose_blend
+from distmom.models.multilabel.blend.choose_reranker import BLEND
 from distmom.models.multilabel.blend.companions import companion_features, companion_shares
 from distmom.models.multilabel.blend.objective import Objective
 from distmom.models.multilabel.blend.reranking import N_COMMON, Reranker, fit_reranker, pair_features
@@ -27,8 +28,7 @@ from distmom.models.multilabel.classifiers import margin
 from distmom.models.multilabel.heads.blends import Reranked, SumLogOdds
 from distmom.models.multilabel.kernels import top_labels
 
-GROUPS = {"a": "a", "b": "b", "posterior": "posterior"}
-NAMES = list(GROUPS)
+NAMES = ["a", "b", "posterior"]
 
 
 def scored(n=2000, c=40, seed=0):
@@ -60,7 +60,7 @@ def no_companions(n_labels):
 def chosen(rows, frequency, metric="mean", inverse=None):
     """Return the choice among heads a, b and posterior."""
     companions = no_companions(len(frequency[0]))
-    return choose_blend(NAMES, rows, GROUPS, metric, inverse, frequency, companions=[companions])
+    return choose_blend(scored_of(NAMES, rows, frequency), metric, inverse, companions=[companions])
 
 
 def test_companions_are_counted_in_the_documents_that_are_alive():
@@ -190,20 +190,22 @@ def test_a_reranker_is_chosen_where_no_sum_is_as_good_and_ranks_other_documents_
     assert choice.scores["auto"]["P@1"] > choice.scores[BLEND]["P@1"] + 0.1
     new, _ = scored(seed=1)
     objective = Objective(*(new[name] for name in ("labels", "truth", "n_true")))
-    found = objective.named(apply_choice(choice, NAMES, new, frequency))
-    plain = objective.named(apply_choice(replace(choice, reranker=None), NAMES, new, frequency))
+    others = scored_of(NAMES, new, frequency)
+    found = objective.named(apply_choice(choice, others))
+    plain = objective.named(apply_choice(replace(choice, reranker=None), others))
     # The expected metrics are those of documents that nothing was fitted to.
     assert found["P@1"] == pytest.approx(choice.scores["auto"]["P@1"], abs=0.03)
     assert plain["P@1"] == pytest.approx(choice.scores[BLEND]["P@1"], abs=0.03)
 
 
 def test_candidates_beyond_the_best_follow_in_the_order_of_the_blend(monkeypatch):
-    monkeypatch.setattr(blend, "DEPTH", 7)
+    monkeypatch.setattr(choose_reranker, "DEPTH", 7)
     rows, frequency = scored(c=30)
     choice = chosen(rows, frequency)
     assert choice.reranker is not None
-    totals = apply_choice(choice, NAMES, rows, frequency)
-    before = apply_choice(replace(choice, reranker=None), NAMES, rows, frequency)
+    documents = scored_of(NAMES, rows, frequency)
+    totals = apply_choice(choice, documents)
+    before = apply_choice(replace(choice, reranker=None), documents)
     # The columns without a candidate come last.
     order, old = (
         np.argsort(np.where(rows["labels"] >= 0, -own, np.inf), axis=1, kind="stable")
@@ -227,11 +229,12 @@ def test_a_reranker_that_gains_nothing_is_not_chosen():
 
 
 def test_a_reranker_of_a_stack_has_a_head_with_an_index():
-    groups = {"linear": "linear", "neighbors-75-3": "neighbors", "best-cosine": "best"}
+    rows, frequency = scored()
+    choice, heads = chosen(rows, frequency), scored_of(["linear", "neighbors-75-3", "best-cosine"], rows)
 
     def inputs(*names):
         stack = Stack(tuple(StackInput(name, False, 1e-9, 1.0, 0.0) for name in names), 0.0)
-        return blend._reranked_inputs(list(groups), groups, replace(chosen(*scored()), stack=stack))
+        return choose_reranker._inputs(heads, replace(choice, blend=ChosenStack(stack, {})))
 
     assert inputs("linear") == ["linear", "best-cosine"]
     assert inputs("linear", "neighbors-75-3") == ["linear", "neighbors-75-3"]
@@ -249,10 +252,10 @@ def corpus(request, monkeypatch):
     """Return a corpus whose blend is ranked again: with more labels than are ranked exhaustively, or with few."""
     if request.param != "stack":
         rank_few_labels_exhaustively(monkeypatch)
-    monkeypatch.setattr(blend, "RERANK_GAIN", -1.0)
+    monkeypatch.setattr(choose_reranker, "RERANK_GAIN", -1.0)
     monkeypatch.setattr(blend, "RERANK_DOCUMENTS", 50)
-    monkeypatch.setattr(blend, "DEPTH", 8)
-    monkeypatch.setattr(blend, "FEW_DEPTH", 8)
+    monkeypatch.setattr(choose_reranker, "DEPTH", 8)
+    monkeypatch.setattr(choose_reranker, "FEW_DEPTH", 8)
     if request.param == "classes":
         monkeypatch.setattr(margin, "MAX_FREQUENT", 30)
         monkeypatch.setattr(margin, "FEW_ENTRIES", 0)

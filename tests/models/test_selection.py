@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from helpers import scored_of
 
 from distmom.evaluate.metrics import RankingSums
-from distmom.models.multilabel.blend.choice import TOTAL
+from distmom.models.multilabel.blend.choice import TOTAL, ChosenStack
 from distmom.models.multilabel.blend.choose import choose_blend
 from distmom.models.multilabel.blend.objective import AUC_DOCUMENTS
 from distmom.models.multilabel.blend.stack import probability
@@ -45,7 +46,7 @@ def test_held_out_documents_are_measured_like_all_others():
     rows["scores"] = np.round(rows["scores"], 1)
     rows["truth"][:30], rows["n_true"][:30] = 0, 0
     rows["truth"][30:50], rows["n_true"][30:50] = 1, WIDTH
-    found = choose_blend(["a"], rows, {"a": "a"}).scores["a"]
+    found = choose_blend(scored_of(["a"], rows)).scores["a"]
     scores = rows["scores"][:, 0]
     lists = np.argsort(-scores, axis=1, kind="stable")[:, :5]
     sums = RankingSums.zero().add_lists(lists, rows["truth"])
@@ -58,7 +59,7 @@ def test_labels_that_are_no_candidates_count_as_missed():
     rows = rows_of([0.6])
     rows["truth"][:, ::2] = 0
     rows["labels"][:, ::2] = -1
-    found = choose_blend(["a"], rows, {"a": "a"}).scores["a"]
+    found = choose_blend(scored_of(["a"], rows)).scores["a"]
     order = np.argsort(-rows["scores"][:, 0, 1::2], axis=1, kind="stable")[:, :5]
     hits = np.take_along_axis(rows["truth"][:, 1::2], order, axis=1)
     discounts = 1 / np.log2(np.arange(2, 7))
@@ -74,11 +75,11 @@ def test_independent_heads_are_weighted_by_their_precision(stacked):
     if not stacked:
         with_a_label_that_is_no_candidate(rows)
     names = ["a", "b", "c"]
-    choice = choose_blend(names, rows, {name: name for name in names})
-    assert choice.is_stacked == stacked
+    choice = choose_blend(scored_of(names, rows))
+    assert isinstance(choice.blend, ChosenStack) == stacked
     if stacked:
-        kept = [names.index(each.name) for each in choice.stack.inputs]
-        totals = choice.stack.log_odds(rows["scores"].swapaxes(0, 1)[kept])
+        kept = [names.index(each.name) for each in choice.blend.stack.inputs]
+        totals = choice.blend.stack.log_odds(rows["scores"].swapaxes(0, 1)[kept])
     else:
         totals = sum(choice.weights[name] * rows["scores"][:, i] for i, name in enumerate(names))
     # The best weights of independent noises are the inverse variances.
@@ -94,10 +95,10 @@ def test_independent_heads_are_weighted_by_their_precision(stacked):
 
 def test_the_sum_of_many_labels_has_a_probability():
     rows = with_a_label_that_is_no_candidate(rows_of([0.6, 0.9]))
-    choice = choose_blend(["a", "b"], rows, {"a": "a", "b": "b"})
-    assert [each.name for each in choice.stack.inputs] == [TOTAL]
+    choice = choose_blend(scored_of(["a", "b"], rows))
+    assert [each.name for each in choice.blend.calibration.inputs] == [TOTAL]
     total = sum(choice.weights[name] * rows["scores"][:, i] for i, name in enumerate("ab"))
-    p = probability(choice.stack.log_odds(total[None].astype(np.float32)))
+    p = probability(choice.blend.calibration.log_odds(total[None].astype(np.float32)))
     for part in np.array_split(np.argsort(p, axis=None), 4):
         error = np.sqrt(p.ravel()[part].mean() / len(part))
         assert abs(p.ravel()[part].mean() - rows["truth"].ravel()[part].mean()) < 5 * error
@@ -105,7 +106,7 @@ def test_the_sum_of_many_labels_has_a_probability():
 
 def test_heads_that_bring_nothing_are_left_out():
     rows = rows_of([0.6, 0.6, 50.0])
-    choice = choose_blend(["a", "b", "noise"], rows, {"a": "a", "b": "b", "noise": "noise"})
+    choice = choose_blend(scored_of(["a", "b", "noise"], rows))
     assert set(choice.weights) == {"a", "b"}
 
 
@@ -115,7 +116,7 @@ def test_of_variants_one_is_kept(stacked):
     if not stacked:
         with_a_label_that_is_no_candidate(rows)
     names = ["a-1", "a-2", "a-3", "b"]
-    choice = choose_blend(names, rows, {name: name[0] for name in names})
+    choice = choose_blend(scored_of(names, rows))
     assert len(choice.weights) == 2
     assert "b" in choice.weights
 
@@ -128,7 +129,7 @@ def test_the_head_that_was_best_alone_may_be_left_out():
     rows["scores"][:, 2] = both + 0.3 * rng.standard_normal(both.shape)
     rows["best"][:, 2] = rows["scores"][:, 2].max(axis=1)
     names = ["a", "b", "sum"]
-    choice = choose_blend(names, rows, {name: name for name in names})
+    choice = choose_blend(scored_of(names, rows))
     assert max(names, key=lambda name: choice.scores[name]["P@1"]) == "sum"
     assert set(choice.weights) == {"a", "b"}
     assert choice.objective > np.mean(list(choice.scores["sum"].values())) + MIN_GAIN
@@ -141,6 +142,6 @@ def test_of_equally_good_variants_the_first_is_stacked():
     level = np.random.default_rng(1).standard_normal((N, 1)).astype(np.float32)
     rows["scores"][:, 1] = rows["scores"][:, 0] - level
     rows["scores"][:, 0] += level
-    choice = choose_blend(["svm-0.1", "svm-0.3", "b"], rows, {"svm-0.1": "svm", "svm-0.3": "svm", "b": "b"})
+    choice = choose_blend(scored_of(["svm-0.1", "svm-0.3", "b"], rows))
     assert choice.scores["svm-0.1"] == choice.scores["svm-0.3"]
-    assert [each.name for each in choice.stack.inputs] == ["svm-0.1", "b"]
+    assert [each.name for each in choice.blend.stack.inputs] == ["svm-0.1", "b"]

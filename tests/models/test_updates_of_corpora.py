@@ -14,6 +14,7 @@ from distmom.engine import open_engine
 from distmom.errors import StoreError, UsageError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import folds
+from distmom.models.multilabel.blend.weighted_sum import SumWeights
 from distmom.models.multilabel.heads import documents
 from distmom.spectral.saved.artifact import MODEL
 
@@ -181,7 +182,8 @@ def test_models_whose_states_rank_alone_say_so(data, caplog, monkeypatch):
     X, Y = data
 
     def states_alone(**arguments):
-        return replace(summed(**arguments), weights={"posterior": 1.0})
+        found = summed(**arguments)
+        return replace(found, blend=replace(found.blend, weights=SumWeights({"posterior": 1.0})))
 
     monkeypatch.setattr(folds, "choose_blend", states_alone)
     model = MultiLabelMoM(5, keep_sums=True, n_topics=0).fit(X[:N_FIRST], Y[:N_FIRST])

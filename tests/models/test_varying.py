@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import not_reranked
+from helpers import not_reranked, scored_of
 from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression
 
@@ -150,14 +150,13 @@ def rows_of(pairs):
 
 def test_coefficients_vary_only_where_documents_that_were_not_fitted_say_so():
     names = ["linear", "neighbors-75-3"]
-    groups = {"linear": "linear", "neighbors-75-3": "neighbors"}
     for change, expected in ((1.5, True), (0.0, False)):
         pairs = pairs_of(change=change)
         rows = rows_of(pairs)
         counts = np.full(WIDTH, N) - rows["truth"].sum(axis=0)  # alike but for the held-out ones
-        choice = choose_blend(names, rows, groups, frequency=(counts, 4 * N))
-        assert bool(choice.stack.effects) == expected
-        assert choose_blend(names, rows, groups).stack.effects == ()
+        choice = choose_blend(scored_of(names, rows, (counts, 4 * N)))
+        assert bool(choice.blend.stack.effects) == expected
+        assert choose_blend(scored_of(names, rows)).blend.stack.effects == ()
 
 
 @pytest.fixture(scope="module")

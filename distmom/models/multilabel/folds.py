@@ -19,14 +19,15 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Csr, Engine, PassResult, Selection
 from distmom.errors import UsageError
 from distmom.models.multilabel.assembly import Offer, opened_array
-from distmom.models.multilabel.blend.choice import Choice, repeated_share
+from distmom.models.multilabel.blend.choice import Choice
 from distmom.models.multilabel.blend.choose import choose_blend
 from distmom.models.multilabel.blend.companions import companion_shares
 from distmom.models.multilabel.blend.objective import MEAN, corpus_propensity, weighs_propensity
+from distmom.models.multilabel.blend.scored import Scored, joined
 from distmom.models.multilabel.classifiers.margin import frequent_labels
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads.candidates import read_scores
-from distmom.models.multilabel.variants import FREQUENT, family_of
+from distmom.models.multilabel.variants import FREQUENT
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def folds_of(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) 
 def choose(engine: Engine, folds: Sequence[Fold], objective: str) -> Choice:
     """Choose a blend by the scores of held-out documents; a UsageError if no held-out document has a label."""
     inputs = blend_inputs(engine, folds, objective)
-    choice = replace(choose_blend(**inputs), repeated=repeated_share(inputs["rows"]))
+    choice = replace(choose_blend(**inputs), repeated=inputs["scored"].repeated)
     logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
     return choice
 
@@ -80,23 +81,20 @@ def blend_inputs(engine: Engine, folds: Sequence[Fold], objective: str = MEAN) -
         least = int(counts[list(frequent_labels(engine.corpus))].min())
     parts, fitted, n_fitted = [], [], []
     for number, fold in enumerate(folds):
-        own = with_heads(read_scores(engine, fold.scored), fold.offered.names, names)
+        own = read_scores(engine, fold.scored, fold.offered.names, number)
+        if fold.offered.names != names:
+            own = own.only(names)
         fitted.append(counts - held_counts(own, len(counts)))
-        n_fitted.append([n - len(own["truth"])])
-        if least:
-            own = without_classifiers(own, names.index(FREQUENT), fitted[-1], least)
-        parts.append({**own, "fold": np.full(len(own["truth"]), number)})
-    rows = joined(parts)
-    if not rows["n_true"].any():
+        n_fitted.append([n - len(own.truth)])
+        parts.append(without_classifiers(own, fitted[-1], least) if least else own)
+    scored = replace(joined(parts), frequency=(np.array(fitted), np.array(n_fitted, float)))
+    if not scored.n_true.any():
         raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
     weighs = weighs_propensity(objective)
     return {
-        "names": names,
-        "rows": rows,
-        "groups": {name: family_of(name) for name in names},
+        "scored": scored,
         "metric": objective,
         "inverse": corpus_propensity(engine.corpus) if weighs else None,
-        "frequency": (np.array(fitted), np.array(n_fitted, float)),
         "least": least,
         # Rankings by weighted probability are not ranked again.
         "companions": None if weighs else [_companions(fold.offered) for fold in folds],
@@ -109,39 +107,16 @@ def _companions(offered: Offer) -> Csr:
     return companion_shares(index.labels.opened(), opened_array(index.alive))
 
 
-def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the rows of all folds, with as many candidates as the fold with most of them."""
-    width = max(part["labels"].shape[1] for part in parts)
-
-    def wide(name: str, values: np.ndarray) -> np.ndarray:
-        if name not in ("labels", "truth", "scores") or values.shape[-1] == width:
-            return values
-        added = [(0, 0)] * (values.ndim - 1) + [(0, width - values.shape[-1])]
-        return np.pad(values, added, constant_values=-1 if name == "labels" else 0)
-
-    return {name: np.concatenate([wide(name, part[name]) for part in parts]) for name in parts[0]}
-
-
-def with_heads(rows: dict[str, np.ndarray], has: list[str], names: list[str]) -> dict[str, np.ndarray]:
-    """Return the rows of a fold with the scores of some of its heads."""
-    if has == names:
-        return rows
-    kept = [has.index(name) for name in names]
-    return {**rows, "scores": rows["scores"][:, kept], "best": rows["best"][:, kept]}
-
-
-def held_counts(rows: dict[str, np.ndarray], n_labels: int) -> np.ndarray:
+def held_counts(scored: Scored, n_labels: int) -> np.ndarray:
     """Return the numbers of held-out documents of labels (L,) that have them among their candidates."""
-    return np.bincount(rows["labels"][rows["truth"] > 0], minlength=n_labels)
+    return np.bincount(scored.labels[scored.truth > 0], minlength=n_labels)
 
 
-def without_classifiers(
-    rows: dict[str, np.ndarray], head: int, fitted: np.ndarray, least: int
-) -> dict[str, np.ndarray]:
+def without_classifiers(scored: Scored, fitted: np.ndarray, least: int) -> Scored:
     """Return scores of candidates without classifiers of labels with fewer than ``least`` fitted documents.
 
     Such a label has a classifier only because of its held-out documents, about which this would reveal something.
     """
-    labels, scores = rows["labels"], rows["scores"].copy()
-    scores[:, head][fitted[np.maximum(labels, 0)] < least] = 0.0
-    return {**rows, "scores": scores}
+    scores, head = scored.scores.copy(), scored.names.index(FREQUENT)
+    scores[:, head][fitted[np.maximum(scored.labels, 0)] < least] = 0.0
+    return replace(scored, scores=scores)

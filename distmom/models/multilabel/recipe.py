@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from distmom.models.multilabel.blend.choice import Choice
-from distmom.models.multilabel.blend.reranking import Reranker
 from distmom.models.multilabel.variants import Variant, named, needs
 
 
@@ -20,17 +18,11 @@ class Recipe:
         Names of the variants of heads whose scores are used one by one: by a stack, or by a reranker and the sum
         that it ranks again. Empty for a weighted sum alone.
     weights : dict of str to float
-        Weights of the heads of a sum; empty where there are inputs.
+        Factors of the heads of a sum, and the power of a gate; empty where there are inputs.
     """
 
     inputs: tuple[str, ...]
     weights: dict[str, float]
-
-    @classmethod
-    def of_inputs(cls, names: Iterable[str], reranker: Reranker | None) -> Recipe:
-        """Return the recipe of heads whose scores are combined, and of those that a reranker uses too."""
-        further = () if reranker is None else reranker.inputs
-        return cls(tuple(dict.fromkeys([*names, *further])), {})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,8 +41,6 @@ class Recipe:
 
 def recipe_of(weights: dict[str, float] | None, choice: Choice | None) -> Recipe:
     """Return the heads of a choice, or those of given weights."""
-    if choice is not None and choice.is_stacked:
-        return Recipe.of_inputs((each.name for each in choice.stack.inputs), choice.reranker)
-    if choice is not None and choice.reranker is not None:
-        return Recipe.of_inputs(choice.weights, choice.reranker)
-    return Recipe((), dict(choice.weights if choice is not None else weights or {}))
+    if choice is None:
+        return Recipe((), dict(weights or {}))
+    return Recipe(choice.inputs, {} if choice.inputs else dict(choice.weights))

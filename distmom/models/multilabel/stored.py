@@ -146,7 +146,7 @@ def state_of(
         head_weights=[1.0] * len(fitted.heads),
         diagnostics=diagnostics,
         selection=None if choice is None else choice.to_json(),
-        stack=None if choice is None else choice.stack.to_json(),
+        stack=None if choice is None else choice.blend.regression.to_json(),
         reranker=None if choice is None else choice.reranker,
         topics=topics if isinstance(topics, CorpusTopics) else None,
         sums=fitted.sums,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from distmom.blas import map_on_cores
 from distmom.models.multilabel.blend.objective import Objective
+from distmom.models.multilabel.blend.scored import Scored
 from distmom.models.multilabel.variants import FREQUENT, GATE
 
 #: weights tried for each head, relative to its mean best score
@@ -20,22 +22,48 @@ MIN_SHARE = 0.1
 POWERS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0)
 
 
-def choose_weights(
-    names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
-) -> tuple[dict[str, float], float]:
-    """Return the weights of a sum and the power of its gate, and the value of the objective."""
+@dataclass(frozen=True)
+class SumWeights:
+    """What the scores of heads are multiplied by in a sum.
+
+    Attributes
+    ----------
+    factors : dict of str to float
+        Of the heads that are added.
+    power : float or None, default None
+        Power of the factors of a gate, which multiply positive sums; None without a gate.
+    """
+
+    factors: dict[str, float]
+    power: float | None = None
+
+    @property
+    def named(self) -> dict[str, float]:
+        """The factors of heads and, after these, the power of the gate."""
+        return self.factors if self.power is None else {**self.factors, GATE: self.power}
+
+    def totals(self, scored: Scored) -> np.ndarray:
+        """Return the weighted sums (n, c) of the scores of heads, positive ones times the factors of the gate."""
+        total = np.zeros((scored.scores.shape[0], scored.scores.shape[2]), np.float32)
+        for name, factor in self.factors.items():
+            total += np.float32(factor) * scored.scores_of(name)
+        if self.power is None:
+            return total
+        gate = np.maximum(scored.scores_of(GATE), 0.0) ** np.float32(self.power)
+        return np.where(total > 0.0, total * gate, total)
+
+
+def choose_weights(scored: Scored, objective: Objective) -> tuple[SumWeights, float]:
+    """Return the weights of a sum, and the value of the objective, which is of the same documents."""
     found = []
-    for left_out in ((GATE,), (GATE, FREQUENT)) if FREQUENT in names else ((GATE,),):
-        added = [i for i, name in enumerate(names) if name not in left_out]
+    for left_out in ((GATE,), (GATE, FREQUENT)) if FREQUENT in scored.names else ((GATE,),):
+        added = [name for name in scored.names if name not in left_out]
         if not added:
             continue
-        own = {**rows, "scores": rows["scores"][:, added], "best": rows["best"][:, added]}
-        weights, best = ascend([names[i] for i in added], own, groups, objective)
-        if GATE in names:
-            gated = [{**weights, GATE: power} for power in POWERS]
-            values = map_on_cores(
-                lambda each: objective.value(weighted_total(names, rows["scores"], each)), gated
-            )
+        weights, best = ascend(scored.only(added), objective)
+        if GATE in scored.names:
+            gated = [replace(weights, power=power) for power in POWERS]
+            values = map_on_cores(lambda each: objective.value(each.totals(scored)), gated)
             i = int(np.argmax(values))
             if values[i] > best + MIN_GAIN:
                 weights, best = gated[i], values[i]
@@ -43,42 +71,24 @@ def choose_weights(
     return max(found, key=lambda each: each[1])
 
 
-def weighted_total(names: list[str], scores: np.ndarray, weights: dict[str, float]) -> np.ndarray:
-    """Return the weighted sum (n, c) of the scores (n, heads, c) of heads, positive sums times a gate."""
-    total = np.zeros((scores.shape[0], scores.shape[2]), np.float32)
-    for name, weight in weights.items():
-        if name != GATE:
-            total += np.float32(weight) * scores[:, names.index(name)]
-    if GATE in weights:
-        factors = np.maximum(scores[:, names.index(GATE)], 0.0) ** np.float32(weights[GATE])
-        total = np.where(total > 0.0, total * factors, total)
-    return total
-
-
-def ascend(
-    names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
-) -> tuple[dict[str, float], float]:
+def ascend(scored: Scored, objective: Objective) -> tuple[SumWeights, float]:
     """Find the weights of a sum by coordinate ascent; also return the value of the objective.
 
-    The ascent begins with the best single head; of the variants of a head (same group) at most one is used. Heads
+    The ascent begins with the best single head; of the variants of a head (same family) at most one is used. Heads
     whose objective alone is below `MIN_SHARE` of the best, or that contribute less than `MIN_GAIN` to the final
     blend, are left out.
 
     Parameters
     ----------
-    names : list of str
-        Names of the heads in the order of ``rows["scores"]``.
-    rows : dict of str to ndarray
-        From `read_scores`.
-    groups : dict of str to str
-        Name of the variants that each head belongs to.
+    scored : Scored
+        Without a gate.
     objective : Objective
         Of the same documents.
     """
-    value = objective.value
+    value, names, families = objective.value, scored.names, scored.families
     n = len(objective.n_true)
-    scale = np.maximum(rows["best"].astype(np.float64).mean(axis=0), 1e-30) if n else np.ones(len(names))
-    scores = np.ascontiguousarray((rows["scores"] / scale[:, None]).swapaxes(0, 1), dtype=np.float32)
+    scale = np.maximum(scored.best.astype(np.float64).mean(axis=0), 1e-30) if n else np.ones(len(names))
+    scores = np.ascontiguousarray((scored.scores / scale[:, None]).swapaxes(0, 1), dtype=np.float32)
 
     def without(totals: np.ndarray, weights: np.ndarray, heads: Sequence[int]) -> np.ndarray:
         for h in heads:
@@ -96,7 +106,7 @@ def ascend(
     while improved:
         improved = False
         for h in tried:
-            group = [j for j, name in enumerate(names) if groups[name] == groups[names[h]]]
+            group = [j for j, family in enumerate(families) if family == families[h]]
             others = without(totals, weights, group)
             # Without any head, labels would be ranked by their numbers.
             grid = GRID if np.delete(weights, group).any() else GRID[1:]
@@ -114,7 +124,7 @@ def ascend(
         totals, best = without(totals, weights, [h]), rest[h]
         weights[h] = 0.0
     chosen = {name: float(w / s) for name, w, s in zip(names, weights, scale, strict=True) if w > 0}
-    return chosen, best
+    return SumWeights(chosen), best
 
 
 def _values(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from distmom.engine.passes import transform_fields
 from distmom.engine.stored.arrays import release_maps
 from distmom.hashing import scramble_array
 from distmom.models.multilabel.blend.objective import DEPTHS, ideal_gains
+from distmom.models.multilabel.blend.scored import Scored
 from distmom.models.multilabel.heads.collection import Heads
 from distmom.models.multilabel.heads.heads import rows_at_a_time
 from distmom.models.multilabel.heads.query import Query
@@ -52,9 +54,7 @@ class CandidatesPass(Pass):
 
     Notes
     -----
-    Rows: ``labels`` (n, c) int32 candidates, -1 for none; ``scores`` (n, heads, c) float32; ``best``
-    (n, heads) the largest score of every head; ``truth`` (n, c) uint8; ``n_true`` (n,) int32; ``covariates``
-    (n, 2) float32 (see `Covariates`); with inverse propensities also ``ideal`` (n, 3) float64 (see `ideal_gains`).
+    Rows: arrays of `Scored`, with ``ideal`` only where there are inverse propensities.
     """
 
     heads: Heads | None = None
@@ -176,17 +176,29 @@ def candidates_pass(
     )
 
 
-def read_scores(engine: Engine, scored: PassResult) -> dict[str, np.ndarray]:
-    """Return the rows that `CandidatesPass` stored, with no more columns than a document has candidates."""
+def read_scores(engine: Engine, result: PassResult, names: Sequence[str], fold: int = 0) -> Scored:
+    """Return the rows that `CandidatesPass` stored, with no more columns than a document has candidates.
+
+    Parameters
+    ----------
+    engine : Engine
+    result : PassResult
+    names : sequence of str
+        Of the heads.
+    fold : int, default 0
+        Number of the fold of the documents.
+    """
     shards = range(len(engine.corpus.shards))
-    rows = {name: np.concatenate([handle.read(i) for i in shards]) for name, handle in scored.rows.items()}
+    rows: dict[str, Any] = {
+        name: np.concatenate([handle.read(i) for i in shards]) for name, handle in result.rows.items()
+    }
     known = rows["labels"] >= 0
     width = int(known.sum(axis=1).max(initial=0))
     if width < known.shape[1]:
         order = np.argsort(~known, axis=1, kind="stable")[:, :width]
         rows |= {name: np.take_along_axis(rows[name], order, axis=1) for name in ("labels", "truth")}
         rows["scores"] = np.take_along_axis(rows["scores"], order[:, None], axis=2)
-    return rows
+    return Scored(tuple(names), **rows, fold=np.full(len(known), fold))
 
 
 def stored_heads(engine: Engine, heads: AnyHeads) -> AnyHeads:
