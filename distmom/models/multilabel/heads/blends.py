@@ -1,7 +1,6 @@
 """The ways in which the scores of heads are combined, one class each.
 
-A blend names the heads that it uses, and is given all heads of the model with every query, as several parts of it
-may use the same head.
+A blend names the heads that it uses; several parts of it may use the same head of the model.
 """
 
 from __future__ import annotations
