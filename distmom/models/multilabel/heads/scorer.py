@@ -1,4 +1,4 @@
-"""The scorer of a fitted model: its heads, how their scores are combined, and what the result is a scale of."""
+"""The scorer of a fitted model: its heads, the blend of their scores, and the scale of the result."""
 
 from __future__ import annotations
 
