@@ -28,7 +28,7 @@ def exit_code(command: Callable[[], object]) -> int:
         _say(f"error: {error}", error)
         return error.exit_code
     except SystemExit as error:
-        # Click has none to report a closed pipe to, and exits with 1.
+        # A closed pipe leaves nobody to report to; click exits with 1.
         return int(error.code or 0)
     except OSError as error:
         place = f"{error.filename}: " if error.filename is not None else ""
@@ -40,7 +40,7 @@ def exit_code(command: Callable[[], object]) -> int:
 def _say(text: str, error: BaseException | None) -> None:
     for line in text.split("\n"):
         say(line, err=True)
-    # An error that is raised again while that which it caused is handled makes a circle.
+    # If an error is raised again while one that it caused is handled, the chain of causes is a circle.
     seen = set[int]()
     while error is not None and id(error) not in seen:
         for note in getattr(error, "__notes__", []):

@@ -298,7 +298,7 @@ def run_command(directory: str, scheduler: str | None, restarted: int, published
     where = [] if scheduler is None else ["--scheduler", scheduler]
     line = ["jobs", "run", str(run), *where, "--restarted"]
     if record.url and not published:
-        # Also what is said of an error is published.
+        # Messages about errors are published, too.
         with publishing(run, record.url, interrupt):
             code = exit_code(partial(_run_line, [*line, str(restarted), "--published"]))
         sys.exit(code)

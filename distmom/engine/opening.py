@@ -34,7 +34,8 @@ def open_engine(
     Parameters
     ----------
     corpus : AnyCorpus
-        Its method ``with_stored``, if it has one, stores its large arrays, so that tasks do not carry them.
+        If it has a method ``with_stored``, the corpus of the engine is the copy that this returns: its large
+        arrays are stored, so that tasks do not carry them, and it may have no names.
     directory : path-like or RunDirectory, optional
         A temporary directory, removed on exit, by default. The caller holds a `RunDirectory`.
     executor : Executor, optional

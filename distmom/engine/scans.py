@@ -157,7 +157,10 @@ class Scans:
         return self._fold(pass_, tasks, plan.fan_in, len(plan.slabs))
 
     def _fold(self, pass_: Pass, tasks: Sequence[GroupTask], fan_in: int, n_scans: int) -> Folded:
-        """Carry out tasks and merge their reports; all ``n_scans`` scans of a pass count each document once."""
+        """Carry out tasks and merge their reports.
+
+        Each of ``n_scans`` scans counts that share of its documents, so that progress counts each document once.
+        """
         if not tasks:
             return Folded(_small_sums(pass_), {})
         sizes = [sum(self.corpus.shards[i].n_documents for i in task.shards) for task in tasks]

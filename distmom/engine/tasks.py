@@ -30,9 +30,9 @@ class TallCut:
     Attributes
     ----------
     frequent : mapping of str to StoredArray
-        Rows that are accumulated in double precision, by axis, where all others are in single precision.
+        Rows that stay in double precision, by axis, if ``single``.
     single : bool
-        Whether these others are.
+        Whether all other rows are accumulated in single precision.
     group, slab : int
         Numbers of the group of shards and of the slab of columns.
     """

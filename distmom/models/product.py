@@ -30,7 +30,6 @@ from distmom.moments.documents.product import (
     smoothed_rates,
 )
 from distmom.moments.three_views import N_GROUPS
-from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, place_parameter
 from distmom.spectral.parameters import parameter
@@ -75,7 +74,7 @@ class ProductState:
     diagnostics: dict[str, Any] = value()
 
 
-class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
+class ProductMixture(SpectralEstimator):
     """Mixture of documents whose words are present independently, given the component of the document.
 
     Moments of words of different thirds give a first solution, which needs no random starts. Iterations of

@@ -63,9 +63,9 @@ def view_slices(widths: tuple[int, ...]) -> list[slice]:
     return [slice(int(a), int(b)) for a, b in pairwise(edges)]
 
 
-def piece_rows(n_features: int, most: int = BLOCK_ROWS) -> int:
+def piece_rows(n_features: int) -> int:
     """Return the number of rows of a piece."""
-    return min(most, max(LEAST_ROWS, PIECE_VALUES // max(1, n_features)))
+    return min(BLOCK_ROWS, max(LEAST_ROWS, PIECE_VALUES // max(1, n_features)))
 
 
 def piece_bytes(n_rows: int, n_features: int) -> int:

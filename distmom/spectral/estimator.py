@@ -53,7 +53,7 @@ class SpectralEstimator(Seeded):
     Attributes
     ----------
     timings_ : list of dict
-        One entry per pass (see `distmom.engine.Timing`).
+        One entry per pass (see `distmom.engine.results.Timing`).
     spent_ : dict of str to float
         Seconds of all tasks together, by kind of work.
     fit_seconds_ : float

@@ -153,4 +153,13 @@ def test_a_corpus_that_a_killed_writer_has_committed_is_written_again():
         store.write(source="a", end=end, **steps)
     store.readers_find_nothing_or_all()
     store.nothing_else_is_left()
+    store.write(source="a", end="interrupted between the renames", **steps)
+    with CorpusWriter(store.path, overwrite=True, fingerprint="a") as writer:
+        assert writer.is_finished
+        with pytest.raises(
+            UsageError, match="an earlier writer has committed the corpus; open it, or call begin"
+        ):
+            writer.finalise()
+    store.is_hidden = False
+    store.readers_find_nothing_or_all()
     store.teardown()

@@ -195,7 +195,6 @@ def test_topic_models_take_texts_and_name_their_topics(kind, data):
 def test_other_models_of_words_take_texts(data):
     mixture = ProductMixture(2).fit(data[0])
     assert mixture.predict_proba(data[0][:3]).shape == (3, 2)
-    assert mixture.get_feature_names_out().tolist() == ["productmixture0", "productmixture1"]
     kept = TopicMoments(2, max_df=1.0).fit(data[0])
     topics = SpectralLDA(2, alpha0=1.0, init="tensor", n_refine=0).fit_moments(kept)
     assert topics.transform(["oak leaf"]).shape == (1, 2)

@@ -215,8 +215,8 @@ def test_moments_of_many_corpora_take_the_memory_of_their_total(tmp_path):
         loading, loaded = peak_of(lambda: TopicMoments.load(tmp_path / "kept"))
         # Of the sums of a part all but the smallest are in files.
         assert loading < 1.0
-        assert peak_of(loaded.total)[0] < 1.2
-        assert peak_of(loaded.halves)[0] < 2.2
+        assert peak_of(loaded.sums_.total)[0] < 1.2
+        assert peak_of(loaded.sums_.halves)[0] < 2.2
         # A caller that holds none of them.
         assert peak_of(lambda: deque(loaded.sums_.without_parts(), maxlen=0))[0] < 2.2
         assert peak_of(lambda: loaded.save(tmp_path / "again"))[0] < 1.0

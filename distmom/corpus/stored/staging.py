@@ -57,7 +57,8 @@ class StagedCorpus:
         Directory of the corpus itself below ``partial``.
     is_finished : bool
         Whether an earlier writer with the same fingerprint was ended after it had committed the corpus, and before
-        it had removed ``partial``. There is nothing left to write then.
+        it had removed ``partial``. There is nothing left to write then. To write the corpus again, `begin` must be
+        called before other processes write its shards.
 
     Raises
     ------
@@ -101,7 +102,7 @@ class StagedCorpus:
         return self
 
     def begin(self) -> None:
-        """Make room for shards, also if an earlier writer has committed the corpus, which is then written again.
+        """Prepare to write shards. A corpus that an earlier writer has committed is written again.
 
         Raises
         ------
@@ -112,6 +113,14 @@ class StagedCorpus:
             self._check_target()
             self._prepare_partial()
             self.is_finished = False
+
+    def check_begun(self) -> None:
+        """Raise a UsageError if an earlier writer has committed the corpus, and no shard was written since."""
+        if self.is_finished:
+            raise UsageError(
+                f"{self.path}: an earlier writer has committed the corpus; open it, or call begin() before shards "
+                "are written again"
+            )
 
     def __exit__(
         self,

@@ -264,6 +264,7 @@ class LayerWriter(StagedCorpus):
                 raise UsageError(
                     f"layer: expected a name of its own for each layer, got {layer.name!r} twice"
                 )
+        self.check_begun()
         results = [self._results[index] for index in sorted(self._results)]
         layers = self._common_layers(results, layers)
         if not sum(result.entry["n_rows"] for result in results):

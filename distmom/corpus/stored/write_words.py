@@ -99,6 +99,7 @@ class CorpusWriter(StagedCorpus):
         StoreError
             If a shard is missing, or shards differ in their number of columns or type of values.
         """
+        self.check_begun()
         results = self._ordered(vocabulary, label_names)
         n_words, n_labels = results[0].shape if results else (len(vocabulary or ()), len(label_names or ()))
         values = results[0].values if results else "counts"

@@ -188,7 +188,8 @@ def fit_parts(
         if needs(tried, "index") or (settings.keep_sums and needs(tried, "margins")):
             index = fit_neighbors(run, features)
         if needs(tried, "margins"):
-            margins = _fit_margins(run, settings, features, selection, costs_of(tried))
+            costs = costs_of(tried)
+            margins = _fit_margins(run, settings, features, selection, costs, costs)
         if linear is not None and needs(tried, "gate"):
             gate = _fit_gate(run, settings, features, linear, selection)
         if needs(tried, "frequent"):
@@ -242,7 +243,8 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
 
 def _refit_margins(run: Run, settings: HeadSettings, features: Features, choice: Choice) -> MarginFit:
     costs = run.rows(_chosen_costs, choice, out=unknown())
-    return _fit_margins(run, settings, features, None, costs)
+    # A plan does not know which costs will be chosen.
+    return _fit_margins(run, settings, features, None, costs, settings.effort.costs)
 
 
 def _fit_margins(
@@ -251,9 +253,10 @@ def _fit_margins(
     features: Features,
     selection: Selection | None,
     costs: tuple[float, ...],
+    timed_costs: tuple[float, ...],
 ) -> MarginFit:
     n_documents, n_labels = run.corpus.n_documents, run.corpus.n_labels
-    trial = partial(margin_seconds, n_documents=n_documents, n_labels=n_labels, costs=settings.effort.costs,
+    trial = partial(margin_seconds, n_documents=n_documents, n_labels=n_labels, costs=timed_costs,
         tolerance=settings.effort.tolerance,
     )  # fmt: skip
     return fit_margins(

@@ -1,7 +1,7 @@
 """The variants of heads: the only list of what `auto` chooses from, and of what each variant is made of.
 
-The name of a variant is that of its head with its numbers, such as ``ridge-0.03``. Saved models name the inputs of
-their blends so, and each head by the first of its names (see `Variant.head`).
+The name of a variant is that of its head with its numbers, such as ``ridge-0.03``. In saved models, inputs of
+blends have these names; heads have those of `Variant.head`, without numbers.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 INDEX = "neighbors"
 #: name of the head whose scores multiply the sum of the others
 GATE = "gate"
-#: name of the head of classifiers of frequent labels, without which a sum is tried too: alone it is often best,
-#: and an ascent from it ends elsewhere
+#: name of the head of classifiers of frequent labels; a sum without it is tried, too: alone it is often the best
+#: head, and an ascent that begins with it ends elsewhere
 FREQUENT = "frequent"
 #: name of the head by the nearest rows of the sketch
 SKETCH_NEIGHBORS = "sketch-neighbors"
-#: name of the variant by the largest cosine among the nearest documents, which a reranker has at least
+#: name of the variant by the largest cosine among the nearest documents, which a reranker uses if it has no other
+#: variant of the index
 BEST_COSINE = "best-cosine"
 
 

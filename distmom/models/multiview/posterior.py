@@ -93,8 +93,10 @@ class ViewSharesPass(ScoreProductsPass):
     widths : tuple of int
         Numbers of columns of the views.
 
-    Notes ----- Other fields as in `ScoreProductsPass`. Sums, with q_t the probabilities given view t and p_t those
-    given the two others: ``means``, ``pairs``, ``triples`` and ``mass`` of q_1, q_2 and q_3, as of
+    Notes
+    -----
+    Other fields as in `ScoreProductsPass`. Sums, with q_t the probabilities given view t and p_t those given the
+    two others: ``means``, ``pairs``, ``triples`` and ``mass`` of q_1, q_2 and q_3, as of
     `distmom.moments.documents.product.GroupMomentsPass`; ``crosses`` (3, k, k) of ``p_t q_t'``; ``px`` of the
     columns of view t with p_t.
     """

@@ -63,8 +63,8 @@ class Chosen:
     selection : dict or None
         Held-out perplexities of all initialisations, if there were several; JSON values.
     further : Topics or None
-        Topics that further passes over a part of the documents have refined, and that replace the initial topics;
-        None: they do not.
+        Topics that further passes over a part of the documents have refined, if they replace the initial topics;
+        else None.
     n_passes : int
         Number of these passes.
     background : bool

@@ -60,8 +60,8 @@ class SpectralLDA(TopicModel):
         "Number of passes of refinement. 0 returns the topics estimated from moments, zero for words left out "
         "of the moments. auto is 2 with refine=cvb where documents have fewer than 30 words on average, else 4; "
         "before these, up to 24 passes over a part of the documents are tried, and kept if held-out documents "
-        "gain by them, and a background topic is added if topics share most of their words and predict about as "
-        "well with it.",
+        "gain by them, and a background topic replaces one of the topics if these share most of their words and "
+        "predict about as well with it.",
         default="auto", kind=int, least=0, auto=True,
     )  # fmt: skip
     orders: str = parameter(

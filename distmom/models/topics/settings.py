@@ -177,7 +177,7 @@ class TopicSettings(FittedTopics):
         return len(self.trials()) > 1 or not self.finds_alpha(corpus)
 
     def tries_further(self, corpus: Corpus | MemoryCorpus) -> bool:
-        """Return whether more passes than usual, and a background topic, are tried on held-out documents."""
+        """Return whether further passes and a background topic are tried, and judged by held-out documents."""
         return False
 
     def n_alpha_passes(self, corpus: Corpus | MemoryCorpus) -> int:

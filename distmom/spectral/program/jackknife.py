@@ -78,7 +78,7 @@ class Jackknife:
         Parameters
         ----------
         units : str
-            What the fit leaves out a part of, for the warning that is logged.
+            Name of the units of which the fit leaves out a part, for the warning.
         fit : callable
             ``fit(*arguments)`` returns the arguments of `add`.
         *arguments

@@ -23,7 +23,8 @@ def iterate(
     ----------
     run : Run
     parameters : object
-        Those before the first iteration. A ledger takes their placeholder for those after every iteration.
+        Those before the first iteration. In a ledger, their placeholder also stands for the parameters after every
+        iteration.
     n_iter : int
     expect : callable
         Given parameters, stores what a pass reads of them, makes the pass, and returns the arguments of

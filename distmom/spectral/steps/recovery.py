@@ -225,5 +225,5 @@ def to_columns(stored: StoredColumns) -> np.ndarray:
 
 
 def in_memory(array: np.ndarray) -> np.ndarray:
-    """Copy a memory map, but not a large one, whose file may be unlinked but not truncated."""
+    """Return a copy of a small memory map, and a large one as it is: its file may be unlinked, not truncated."""
     return array if array.nbytes > WHOLE_BYTES else np.array(array)

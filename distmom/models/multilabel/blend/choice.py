@@ -124,7 +124,7 @@ class Choice:
     reranker : Reranker or None, default None
         What ranks the best labels again.
     repeated : float, default 0.0
-        Share of the held-out documents whose words are those of another document, see `Scored`.
+        Share of the held-out documents whose words are those of another document (see `Scored.repeated`).
     """
 
     blend: ChosenSum | ChosenStack

@@ -32,7 +32,7 @@ def choose_sum(scored: Scored, objective: Objective) -> tuple[Choice, Crossed]:
 
 
 def _crossed_sum(scored: Scored, objective: Objective) -> Crossed:
-    """Return what sums say that are chosen on each half of the documents."""
+    """Return the predictions for each half by sums chosen on the other half."""
     totals = np.zeros(objective.truth.shape, np.float32)
     log_odds = np.zeros_like(totals)
     for half, other in halves(len(totals)):

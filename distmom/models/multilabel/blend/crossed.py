@@ -18,7 +18,7 @@ from distmom.models.multilabel.variants import SIGNED, STATE_HEADS, family_of
 
 @dataclass(frozen=True)
 class Crossed:
-    """What a kind of blend says of each half of the documents if it is chosen on the other half.
+    """Predictions for each half of the documents, by blends chosen on the other half.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ def halves_of(pairs: Pairs) -> list[Pairs]:
 
 
 def crossed(parts: Sequence[Pairs], objective: Objective, stacks: Sequence[Stack | ClassStack]) -> Crossed:
-    """Return what stacks say, given the pairs of each half of the documents and the stack fitted to them."""
+    """Return the predictions of stacks for each half, given the pairs of both and the stack fitted to each."""
     log_odds = np.zeros(objective.truth.shape, np.float32)
     totals = np.zeros_like(log_odds) if objective.weighs_propensity else log_odds
     # The other half of the last one is the first; a single document is its own.
@@ -118,7 +118,7 @@ def crossed(parts: Sequence[Pairs], objective: Objective, stacks: Sequence[Stack
 
 
 def crossed_alone(pairs: Pairs, objective: Objective) -> Crossed:
-    """Return what stacks say that are fitted to the pairs of each half."""
+    """Return the predictions for each half by stacks fitted to the other half."""
     parts = halves_of(pairs)
     return crossed(parts, objective, [fit_stack(own).stack for own in parts])
 

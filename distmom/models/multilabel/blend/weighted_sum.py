@@ -54,7 +54,7 @@ class SumWeights:
 
 
 def choose_weights(scored: Scored, objective: Objective) -> tuple[SumWeights, float]:
-    """Return the weights of a sum, and the value of the objective, which is of the same documents."""
+    """Return the weights of a sum, and the value of the objective on the same documents."""
     found = []
     for left_out in ((GATE,), (GATE, FREQUENT)) if FREQUENT in scored.names else ((GATE,),):
         added = [name for name in scored.names if name not in left_out]

@@ -55,7 +55,7 @@ class Blend(Protocol):
         """Return the k best labels and their scores, (n, k) each, ties by smaller label, and scores of heads."""
 
     def of_labels(self, labels: np.ndarray) -> Blend:
-        """Return the blend of some labels, which ranks none of them again: this depends on all labels."""
+        """Return the blend for some labels. It does not rank them again, as that depends on all labels."""
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ class Reranked:
     def _log_odds(
         self, heads: Heads, query: Query, labels: np.ndarray, blended: np.ndarray, known: Known
     ) -> np.ndarray:
-        """Return the log-odds of the best labels (n, m) of the first blend, which are not ordered by these."""
+        """Return the reranker's log-odds of the best labels (n, m) of the first blend, in the order of these."""
         scores = np.empty((len(self.reranker.inputs), *labels.shape), np.float32)
         for own, name in zip(scores, self.reranker.inputs, strict=True):
             if name in known:

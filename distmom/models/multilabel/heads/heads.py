@@ -1,7 +1,7 @@
 """Heads: alternative ways to score all labels for a block of documents.
 
 A head is a frozen dataclass of arrays with a method ``add_scores(query, factor, out)`` that adds its scores times
-a factor to a dense matrix (n, L), a method ``scores_at(query, labels)`` that returns its scores of some different
+a factor to a dense matrix (n, L), a method ``scores_at(query, labels)`` that returns its scores of some distinct
 labels (n, m) of every document, and a method ``of_labels(labels)`` that returns the head of some labels alone.
 Heads that updates do not change have a method ``with_more_labels(n_labels)`` for the labels that updates add.
 X, A and Z are those of `distmom.models.multilabel.heads.query`.

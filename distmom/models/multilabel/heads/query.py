@@ -31,7 +31,7 @@ class Index(Protocol):
 
 
 class QueriedHead:
-    """What every head is, unless its class states something else."""
+    """Base class of heads, with defaults for what a head may state or do."""
 
     #: whether its scores multiply those of other heads, so that it ranks no labels itself
     multiplies: ClassVar[bool] = False

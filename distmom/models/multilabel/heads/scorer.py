@@ -32,7 +32,7 @@ class Scale(Protocol):
         """Return the log-odds of labels, given their scores (...), float32; a ValueError if they are unknown."""
 
     def positive(self, scores: np.ndarray) -> np.ndarray:
-        """Return positive numbers in the order of scores (n, L), which factors of labels multiply."""
+        """Return positive numbers that rank as the scores (n, L) do, to be multiplied by factors of labels."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class CalibratedSums:
 
 @dataclass(frozen=True)
 class WeighedSums(CalibratedSums):
-    """Calibrated sums whose probabilities, not the sums themselves, factors of labels multiply."""
+    """Calibrated sums; factors of labels multiply the probabilities, not the sums."""
 
     def positive(self, scores: np.ndarray) -> np.ndarray:
         """Return the probabilities."""
