@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ingest_folder
+from label_corpora import ingest_folder
 
 from distmom.corpus import Corpus
 from distmom.engine import Executor, open_executor

@@ -42,7 +42,8 @@ from typing import Any
 import numpy as np
 import psutil
 import zarr
-from common import directory_mb, ingest_folder, machine, markdown_table, results
+from common import directory_mb, machine, markdown_table, results
+from label_corpora import ingest_folder
 from plot_peers import draw, require_matplotlib
 from run_peer import PEERS
 from scipy.sparse import csr_array, save_npz, vstack

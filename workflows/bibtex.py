@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import ingest_folder, open_for, results, run_model
+from common import open_for, results, run_model
+from label_corpora import ingest_folder
 
 from distmom.engine import open_executor
 from distmom.models import MultiLabelMoM

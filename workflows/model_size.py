@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import directory_mb, ingest_folder, results
+from common import directory_mb, results
+from label_corpora import ingest_folder
 
 from distmom.engine import Executor, open_executor
 from distmom.evaluate.evaluation import evaluate_corpus

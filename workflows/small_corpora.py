@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ingest_folder
+from label_corpora import ingest_folder
 from scipy.sparse import csr_array, vstack
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier

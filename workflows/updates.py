@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import Stopwatch, ingest_folder, results
+from common import Stopwatch, results
+from label_corpora import ingest_folder
 from scipy.sparse import csr_array, vstack
 
 from distmom.corpus import Corpus

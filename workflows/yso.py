@@ -15,7 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import ingest_folder, results, run_model
+from common import results, run_model
+from label_corpora import ingest_folder
 
 from distmom.engine import open_executor
 from distmom.models import MultiLabelMoM
