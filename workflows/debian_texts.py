@@ -11,6 +11,8 @@ references    the same without their cross-references              the cross-ref
 fortunes      sayings and jokes in six languages                   the file that has them
 kernel        pages of the documentation of Linux 6.1              all directories that they are in
 translations  entries of a German-English dictionary               fields and registers such as ``zool.``
+imports       Python modules without their imports                 the packages that they import
+manuals       manual pages without their references                the pages to which they refer
 ============  ===================================================  ==========================================
 
 Each distinct text is kept once, in ``NAME-train.jsonl.xz`` or ``NAME-test.jsonl.xz``.
@@ -24,11 +26,13 @@ Example::
 from __future__ import annotations
 
 import argparse
+import ast
 import gzip
 import io
 import re
 import sys
 import tarfile
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -43,10 +47,37 @@ Document = tuple[str, list[str]]
 Synset = tuple[str, str]
 
 FORTUNES = [f"fortunes{suffix}" for suffix in ("", "-min", "-de", "-es", "-it", "-pl", "-ru")]
+PYTHON = [
+    f"python3-{name}"
+    for name in [
+        "astropy",
+        "biopython",
+        "celery",
+        "cinder",
+        "distributed",
+        "django",
+        "docutils",
+        "impacket",
+        "ipython",
+        "libcloud",
+        "matplotlib",
+        "networkx",
+        "neutron",
+        "nltk",
+        "pandas",
+        "rdflib",
+        "sklearn",
+        "sphinx",
+        "sqlalchemy",
+        "statsmodels",
+        "twisted",
+    ]
+]
 #: longest text of an entry, in characters
 MAX_LENGTH = 4000
 #: folders of the files of packages
 DICTIONARIES, SAYINGS, WORDNET = (f"./usr/share/{name}/" for name in ("dictd", "games/fortunes", "wordnet"))
+MODULES, MANUALS = "./usr/lib/python3/dist-packages/", "./usr/share/man/man"
 KERNEL, TRANSLATIONS = "./usr/share/doc/linux-doc-6.1/Documentation/", "./usr/share/trans/de-en"
 
 
@@ -110,6 +141,42 @@ def translations(files: Files) -> Iterator[Document]:
             yield re.sub(field, " ", line), re.findall(field, line)
 
 
+def imports(files: Files) -> Iterator[Document]:
+    """Yield modules without their imports, with the other packages that they import."""
+    for path, content in sorted(files.items()):
+        if not path.startswith(MODULES) or not path.endswith(".py"):
+            continue
+        own, _, _ = path.removeprefix(MODULES).partition("/")
+        text = content.decode("utf-8", "replace")
+        with warnings.catch_warnings(action="ignore"):
+            try:
+                nodes = list(ast.walk(ast.parse(text)))
+            except SyntaxError:  # templates and tests of parsers
+                continue
+        lines, names = text.split("\n"), set[str]()
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names.add(str(node.module))
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                    lines[number] = ""
+        yield "\n".join(lines), sorted({name.partition(".")[0] for name in names} - {own, "__future__"})
+
+
+def manuals(files: Files) -> Iterator[Document]:
+    """Yield the sources of manual pages without comments and references, and these, such as ``open (2)``."""
+    # ``.BR open (2)`` on a line of its own, or ``\fBopen\fR(2)`` in one.
+    reference = re.compile(r"(?:^\.BR +|\\fB)([\w.+:\\-]+?)(?: +|\\f[RP])\((\d\w*)\)", re.MULTILINE)
+    for path, content in sorted(files.items()):
+        if not path.startswith(MANUALS) or not path.endswith(".gz"):
+            continue
+        text = re.sub(r"(?m)^[.']\\\".*$", "", gzip.decompress(content).decode("utf-8", "replace"))
+        names = {(name.replace("\\", ""), section) for name, section in reference.findall(text)}
+        yield reference.sub("", text), [f"{name} ({section})" for name, section in names]
+
+
 def synsets(files: Files) -> Iterator[tuple[Synset, str, str, list[Synset], str]]:
     """Yield synsets, their lexicographer files, names, direct hypernyms and definitions."""
     for part in ("noun", "verb", "adj", "adv"):
@@ -155,6 +222,8 @@ CORPORA = {
     "fortunes": (fortunes, FORTUNES),
     "kernel": (kernel, ["linux-doc-6.1"]),
     "translations": (translations, ["trans-de-en"]),
+    "imports": (imports, PYTHON),
+    "manuals": (manuals, ["manpages", "manpages-dev", "git-man", "systemd", "util-linux"]),
 }
 
 

@@ -25,7 +25,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 from scipy.io import loadmat
 from scipy.ndimage import gaussian_filter
 from sklearn.cluster import KMeans
@@ -48,6 +47,8 @@ WHITE = np.array([0.9505, 1.0, 1.089])
 
 def images(archive: Path) -> Iterator[tuple[str, np.ndarray, list[np.ndarray]]]:
     """Yield name, RGB values (h, w, 3) and segmentations (h, w) of every image of an archive."""
+    from PIL import Image
+
     with tarfile.open(archive) as tar:
         members = {Path(each.name).name: each for each in tar.getmembers() if each.isfile()}
 
@@ -93,6 +94,8 @@ def by_clusters(X: np.ndarray, pixels: np.ndarray) -> np.ndarray:
 
 def draw(folder: Path, name: str, rgb: np.ndarray, found: dict[str, np.ndarray]) -> None:
     """Write the image, the true segments and those found side by side, each in its average colour."""
+    from PIL import Image
+
     small = rgb[::STRIDE, ::STRIDE]
     panels = [small]
     for segments in found.values():

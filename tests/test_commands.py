@@ -1,0 +1,119 @@
+"""The command lines of all pages are accepted by the programs that they call."""
+
+import argparse
+import re
+import runpy
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from distmom.cli.app import cli
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "docs").exists(), reason="the documentation is not part of this copy"
+)
+
+#: prints the arguments of both programs instead of running them; no other program is found
+SHELL = """
+exec 3>> commands
+report() { printf '%s\\0' "$@" >&3; printf '\\n' >&3; }
+python() { report python "$@"; }
+distmom() { report distmom "$@"; }
+"""
+
+
+@cache
+def commands(page, folder):
+    """Return the calls of `distmom` and `python` in a page, each as a list of arguments, with loops unrolled."""
+    blocks = re.findall(
+        r"^ *```(?:sh|console)\n(.*?)^ *```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    for block in blocks:
+        entered = re.findall(r"^ *\$ (.*)$", block, re.MULTILINE)
+        subprocess.run(
+            ["/bin/bash", "-c", SHELL + ("\n".join(entered) or block)],
+            cwd=folder,
+            env={"PATH": "/nowhere"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+    written = folder / "commands"
+    lines = written.read_text("utf-8").split("\n") if written.exists() else []
+    return [line.split("\0")[:-1] for line in lines if line]
+
+
+def accept(command, group):
+    """Parse the arguments of a group of commands without running the command."""
+    context = click.Context(group, info_name="distmom")
+    name, found, rest = group.resolve_command(context, list(command))
+    parsed = found.make_context(name, rest, parent=context)
+    if isinstance(found, click.Group):
+        accept(parsed._protected_args + parsed.args, found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_are_accepted(page, tmp_path, monkeypatch):
+    found = [command for command in commands(page, tmp_path) if command[0] == "distmom"]
+    (tmp_path / "tls").mkdir()
+    for name in ("ca", "cert", "key"):
+        (tmp_path / "tls" / f"{name}.pem").touch()
+    monkeypatch.chdir(tmp_path)
+    for command in found:
+        try:
+            accept(command[1:], cli)
+        except click.exceptions.Exit:
+            assert {"--help", "-h", "--version"} & {*command}
+        except click.ClickException as error:
+            pytest.fail(f"{page.name}: {' '.join(command)}: {error.format_message()}")
+
+
+class ParsedError(Exception):
+    """Ends a workflow once its arguments are parsed."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_workflows_accept_their_arguments(page, tmp_path, monkeypatch, capsys):
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(parser, arguments=None, namespace=None):
+        parse(parser, arguments, namespace)
+        raise ParsedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    monkeypatch.syspath_prepend(ROOT / "workflows")
+    for command in commands(page, tmp_path):
+        if not command[1].startswith("workflows/"):
+            continue
+        monkeypatch.setattr(sys, "argv", command[1:])
+        try:
+            runpy.run_path(str(ROOT / command[1]), run_name="__main__")
+        except ParsedError:
+            continue
+        except SystemExit:
+            pytest.fail(f"{page.name}: {' '.join(command)}: {capsys.readouterr().err}")
+        pytest.fail(f"{page.name}: {command[1]} parses no arguments")
+
+
+def test_commands_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```sh\nfor k in 1 2; do\n    distmom fit a b -k $k  # twice\ndone\n"
+        "xz -dc x | head > y\npython workflows/a.py \\\n    'b c'\n```\n"
+        "```console\n$ distmom info corpus\nn_documents 3\n```\n"
+    )
+    assert commands(page, tmp_path) == [
+        ["distmom", "fit", "a", "b", "-k", "1"],
+        ["distmom", "fit", "a", "b", "-k", "2"],
+        ["python", "workflows/a.py", "b c"],
+        ["distmom", "info", "corpus"],
+    ]
+    with pytest.raises(click.ClickException):
+        accept(["fit", "a", "b", "--no-such-option"], cli)
