@@ -1,10 +1,13 @@
-"""The command lines of all pages are accepted by the programs that they call."""
+"""The command lines of all pages are accepted by the programs that they call, and examples name what exists."""
 
 import argparse
+import ast
+import inspect
 import re
 import runpy
 import subprocess
 import sys
+import textwrap
 from functools import cache
 from pathlib import Path
 
@@ -117,3 +120,40 @@ def test_commands_are_found(tmp_path):
     ]
     with pytest.raises(click.ClickException):
         accept(["fit", "a", "b", "--no-such-option"], cli)
+
+
+def examples(page):
+    """Return the Python code of a page, block by block."""
+    return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def check_calls(code, known):
+    """Import what a block imports into `known`, and check the keywords of the calls of what was imported."""
+    tree = ast.parse(textwrap.dedent(code))
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    exec(compile(ast.Module(imports, []), "example", "exec"), known)
+    for call in ast.walk(tree):
+        name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+        if re.fullmatch(r"[\w.]+", name) and name.partition(".")[0] in known:
+            function = eval(name, known)
+            if getattr(function, "__module__", "").startswith("distmom"):
+                keywords = {each.arg: None for each in call.keywords if each.arg}
+                inspect.signature(function).bind_partial(**keywords)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples_name_what_exists(page):
+    known = {}
+    for code in examples(page):
+        check_calls(code, known)
+
+
+def test_calls_of_examples_are_checked(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("x\n\n```python\nfrom distmom.models import SpectralLDA\nSpectralLDA(5, alpha0=1)\n```\n")
+    (code,) = examples(page)
+    check_calls(code, {})
+    with pytest.raises(TypeError, match="no_such"):
+        check_calls(code.replace("alpha0", "no_such"), {})
+    with pytest.raises(ImportError):
+        check_calls(code.replace("SpectralLDA", "NoSuchModel"), {})
