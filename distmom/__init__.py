@@ -1,4 +1,4 @@
-"""Latent structure and labels of large text corpora by the method of moments, out of core on Dask.
+"""Latent structure of large corpora of texts, rows and sequences by the method of moments, out of core on Dask.
 
 Every public name is imported on first access, because the estimators and what they need take seconds to import.
 """

@@ -1,4 +1,4 @@
-"""The hash behind everything that is drawn by position: its bits follow from a number, not from the order of work.
+"""The hash function for random draws that depend on positions alone, not on the order of work.
 
 It is the output function of splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
 OOPSLA 2014), whose n-th output from seed s is ``scramble(s + n * GOLDEN)``.

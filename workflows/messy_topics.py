@@ -6,15 +6,15 @@ foldoc, manuals and wordnet, as written by `debian_texts`, and mail and snippets
 fifth of the documents is held out, chosen by the seed. All topics are evaluated as in `benchmark_topics`:
 perplexity of half of the tokens of held-out documents, NPMI of the top 10 words in held-out documents, and
 diversity. Every configuration of `CONFIGURATIONS` is fitted to the same training documents, in this process;
-seconds are those of the fit, without compilation. ``--rivals`` adds collapsed Gibbs sampling (tomotopy) and
+seconds are those of the fit, without compilation. ``--peers`` adds collapsed Gibbs sampling (tomotopy) and
 non-negative matrix factorisation (scikit-learn) with the settings of `run_topics`. Corpora are ingested once,
 into OUT.
 
 Example::
 
     python workflows/messy_topics.py data --out messy -k 20 --seeds 3 --configurations default
-    python workflows/messy_topics.py data --out messy -k 20 50 --corpora kos newsgroups --rivals
-    python workflows/messy_topics.py data --texts texts --out messy --corpora debian foldoc --rivals
+    python workflows/messy_topics.py data --out messy -k 20 50 --corpora kos newsgroups --peers
+    python workflows/messy_topics.py data --texts texts --out messy --corpora debian foldoc --peers
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 
 from benchmark_topics import Judge
 from common import Stopwatch, machine, results
-from run_topics import RIVALS, Task, distributions, tiny_counts
+from run_topics import PEERS, Task, distributions, tiny_counts
 from scipy.sparse import csr_matrix
 from topic_documents import Data, hold_out, read_corpus
 
@@ -53,7 +53,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "background": {"background": True},
     "background-8": {"background": True, "n_refine": 8},
 }
-RIVAL_NAMES = ("tomotopy-300", "scikit-learn-nmf")
+PEER_NAMES = ("tomotopy-300", "scikit-learn-nmf")
 
 
 def _texts(sources: list[Path], destination: Path, n_rows: int | None = None) -> Path:
@@ -96,8 +96,8 @@ def load(name: str, folders: list[Path], out: Path, seed: int) -> Data:
 def measure(name: str, data: Data, judge: Judge, k: int, seed: int) -> dict[str, Any]:
     """Fit one configuration or system, and evaluate its topics."""
     row: dict[str, Any] = {"data": data.name, "k": k, "seed": seed, **data.sizes()}
-    if name in RIVALS:
-        fit = RIVALS[name](Task(csr_matrix(data.train), k, seed, None), name)
+    if name in PEERS:
+        fit = PEERS[name](Task(csr_matrix(data.train), k, seed, None), name)
         watch, started = Stopwatch(), time.process_time()
         topics = distributions(fit()[0])
     else:
@@ -130,13 +130,13 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add("--corpora", nargs="+", choices=CORPORA + FURTHER, default=CORPORA, help=f"[{' '.join(CORPORA)}]")
     add("--configurations", nargs="*", choices=CONFIGURATIONS, default=list(CONFIGURATIONS), help="[all]")
-    add("--rivals", action="store_true", help="also run tomotopy and scikit-learn")
+    add("--peers", action="store_true", help="also run tomotopy and scikit-learn")
     add("--json", type=Path, help="write the results to this file")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     folders = [options.data, *([options.texts] if options.texts else [])]
     SpectralLDA(2).fit(tiny_counts())
-    names = [*options.configurations, *(RIVAL_NAMES if options.rivals else ())]
+    names = [*options.configurations, *(PEER_NAMES if options.peers else ())]
     with results(options.json) as rows:
         for corpus in options.corpora:
             for seed in range(options.seeds):

@@ -258,7 +258,7 @@ OWN = {
     "distmom-pure": prepare_distmom,
     "random": prepare_random,
 }
-RIVALS = {
+PEERS = {
     "tomotopy-300": prepare_tomotopy,
     "tomotopy-1000": prepare_tomotopy,
     "lda": prepare_lda,
@@ -266,7 +266,7 @@ RIVALS = {
     "scikit-learn": prepare_scikit_learn,
     "scikit-learn-nmf": prepare_nmf,
 }
-SYSTEMS = OWN | RIVALS | SPECIAL
+SYSTEMS = OWN | PEERS | SPECIAL
 
 
 def distributions(topics: np.ndarray) -> np.ndarray:

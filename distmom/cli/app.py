@@ -17,7 +17,7 @@ from distmom.cli.options import DataFlowGroup
 )
 @click.version_option(distmom.__version__, prog_name="distmom")
 def cli() -> None:
-    """Latent structure and labels of large text corpora, by the method of moments.
+    """Labels and topics of texts, clusters of rows and hidden states of sequences, by the method of moments.
 
     \b
     A first run:   distmom demo

@@ -1,4 +1,4 @@
-"""A job is carried out by a driver that this process starts and waits for, as in a pod or a unit of systemd."""
+"""Jobs in the foreground: this process starts the driver and waits for it, as in a pod or a systemd unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of a job are published: copied from its directory to an object store while its driver runs."""
+"""Publication of the records of a job: they are copied to an object store while its driver runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done on the host of a scheduler: drivers are started, ended and found there.
+"""Functions that run on the host of a scheduler: they start, end and find the drivers of jobs.
 
 The functions with an argument ``dask_scheduler`` run in the process of the scheduler; only texts and numbers are
 sent to them.

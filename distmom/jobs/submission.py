@@ -1,4 +1,4 @@
-"""Jobs are submitted to a Dask cluster, opened and listed."""
+"""Submission of jobs to a Dask cluster; opening and listing of jobs."""
 
 from __future__ import annotations
 

@@ -241,7 +241,8 @@ class ProductMixture(SpectralEstimator):
         Returns
         -------
         list of dict
-            Keys ``state``, ``weight``, ``words``, a list of (word, probability), and ``labels``, an empty list.
+            Keys ``state``, the number of the component, ``weight``, ``words``, a list of (word, probability), and
+            ``labels``, an empty list.
         """
         check_is_fitted(self)
         found = []

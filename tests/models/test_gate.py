@@ -1,4 +1,4 @@
-"""The gate: classifiers of many labels against their hardest rivals, and the blend that they multiply."""
+"""The gate: classifiers of many labels against their hardest documents, and the blend that they multiply."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Temporary directories beside a path, named by their process: the next one removes those that it has left."""
+"""Temporary directories beside a path, named after their process; later processes remove those that are left."""
 
 from __future__ import annotations
 

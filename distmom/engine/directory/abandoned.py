@@ -1,4 +1,4 @@
-"""Tasks stop between two blocks when their run is cancelled or taken over, as nobody waits for them any more."""
+"""The check by which a task stops between two blocks once its run has been cancelled or taken over."""
 
 from __future__ import annotations
 

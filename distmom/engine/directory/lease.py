@@ -143,7 +143,7 @@ class Lease:
         return True
 
     def release(self, error: BaseException | None) -> None:
-        """Stop to beat, and record how the epoch ended."""
+        """Stop beating, and record how the epoch ended."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()

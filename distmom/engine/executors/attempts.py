@@ -1,4 +1,4 @@
-"""Further attempts at work that has met an error of a disk or of a network file system that may pass."""
+"""Retries of work after a transient error of a disk or of a network file system."""
 
 from __future__ import annotations
 

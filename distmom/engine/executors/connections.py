@@ -1,4 +1,4 @@
-"""Executors are opened: in this process, on worker processes that are started, or on a running scheduler."""
+"""Opening of executors: in this process, on worker processes that are started, or on a running scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers on which no task ends: their call stacks are logged, and those that can be replaced are restarted."""
+"""Restart of workers on which no task ends, after their call stacks have been logged."""
 
 from __future__ import annotations
 

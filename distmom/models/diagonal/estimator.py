@@ -72,8 +72,9 @@ class DiagonalMixture(RowDensity):
         Mean and standard deviation of every column. A constant column counts as having its value as the standard
         deviation, or one if it is zero.
     diagnostics_ : dict
-        ``conditioning`` is the singular value number n_components as a share of the largest, of the moments of any
-        two thirds; ``coherence`` the largest leverage of a column, which must be small for random thirds to work
+        ``conditioning`` has, for every two thirds of the columns, the ratio of the n_components-th to the largest
+        singular value of their moment;
+        ``coherence`` the largest leverage of a column, which must be small for random thirds to work
         (proposition 3.2); ``residual`` the share of the whitened third moment that the components do not explain;
         ``log_likelihoods`` the average per row before each EM pass (see docs/diagonal.md).
     vocabulary_ : list of str

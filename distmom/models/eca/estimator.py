@@ -58,8 +58,8 @@ class FactorState:
     mean : ndarray of shape (d,)
     skewness, kurtosis : ndarray of shape (k,)
         Kurtoses are NaN where only third moments are used.
-    alpha, proportions : ndarray of shape (k,) or None
-    alpha, proportions : ndarray of shape (k,)
+    alpha, proportions : ndarray of shape (k,) or (0,)
+        Empty for independent factors.
     diagnostics : dict
     """
 

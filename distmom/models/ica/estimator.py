@@ -304,7 +304,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
             return np.asarray(X @ self.mixing_.T + self.mean_)
 
     def without_noise(self, covariance: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mixing and the kurtoses of sources that have variance one without noise of known covariance.
+        """Return the mixing matrix and the kurtoses of the sources without their noise, whose covariance is known.
 
         With ``noise="gaussian"`` the directions of the columns of A are found without knowledge of the noise,
         their lengths are not: a source with its noise has variance one, of which the noise takes the share

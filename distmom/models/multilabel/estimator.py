@@ -126,9 +126,10 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
         default="auto", choices=HEADS,
     )  # fmt: skip
     effort: str = parameter(
-        "How much is fitted. low leaves out latent states, topics, neighbours in the sketch and all but one cost "
-        "of the head svm, and holds out fewer documents. high makes one more residual pass, and fits svm more "
-        "exactly.", default="normal", choices=tuple(EFFORTS),
+        "How much is fitted. low leaves out latent states, topics and all but one cost of the head svm, and holds "
+        "out fewer documents. high also tries neighbours in the sketch of small corpora, makes one more residual "
+        "pass, fits svm more exactly, and chooses the blend on more held-out documents of small corpora.",
+        default="normal", choices=tuple(EFFORTS),
     )  # fmt: skip
     objective: str = parameter(
         "What head=auto chooses the blend for: the mean of P@1, P@3, P@5 and nDCG@5 (and of AUC with at most "

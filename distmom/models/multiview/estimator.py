@@ -1,4 +1,4 @@
-"""Components behind three views of different kinds and sizes, which are independent given those of a row.
+"""Components behind three views of different kinds and sizes, which are independent given the components of a row.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3 and theorem 3.6. The range of a view is that of its cross moments with the two others. In bases of the
@@ -94,7 +94,7 @@ class MultiView(FittedViews):
     diagnostics_ : dict
         ``asymmetry`` is the relative asymmetry of the symmetrised second moment, zero for an exact population;
         ``residual`` the share of the whitened third moment that the components do not explain; ``conditioning``
-        the singular value number n_components as a share of the largest, of the cross moments of views 1 and 2,
+        the ratios of the n_components-th to the largest singular value of the cross moments of views 1 and 2,
         1 and 3, and 2 and 3; ``explained`` the share of the variance of each view that lies between components;
         ``proportions_disagreement`` how far average shares by the moments differ from those by the means of views;
         ``log_likelihoods`` the average per row before each EM pass, less that of a single component;

@@ -190,7 +190,8 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicAttri
         Returns
         -------
         list of dict
-            Keys ``state``, ``weight``, ``words``, a list of (word, probability), and ``labels``, an empty list.
+            Keys ``state``, the number of the topic, ``weight``, ``words``, a list of (word, probability), and
+            ``labels``, an empty list.
             After `fit_moments` with standard errors also ``weight_error`` and ``word_errors``, None for topics
             found in too few of the parts.
 

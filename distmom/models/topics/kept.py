@@ -231,7 +231,7 @@ class TopicMoments(TopicEstimator):
         UsageError
             If there are fewer than two topics, or more than those for which the moments were made.
         NumericalError
-            If the moments carry fewer topics for every alpha0.
+            If the moments carry fewer topics than ``n_components``, whatever alpha0 is.
         """
         check_is_fitted(self, "sums_")
         k = self.n_components if n_components is None else n_components

@@ -117,8 +117,8 @@ class TopicSearch(TopicEstimator):
     )
     method: str = parameter(
         "whitening and cancellation find the topic without the others; cancellation-bisection, -threshold and "
-        "-norm find the multiple of the side information in other ways, and cancellation-pair uses it in place of "
-        "the second moment. fast-tpm runs the tensor power method "
+        "-norm find the multiple of the side information in other ways, and cancellation-pair uses the third "
+        "moment along the side information in place of the second moment. fast-tpm runs the tensor power method "
         "once, from the side information. tpm (power method with restarts and deflation) and joint (joint "
         "diagonalisation) find all topics once for all searches, and return the preferred topic, as does random, "
         "which takes the eigenvectors of the third moment along one random vector.",

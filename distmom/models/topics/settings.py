@@ -26,7 +26,7 @@ from distmom.spectral.steps.rank import MOST_COMPONENTS
 ALPHA0S = (1.0, 5.0)
 #: passes of refinement before the sum of the Dirichlet parameters is estimated on held-out documents
 N_ALPHA = 2
-#: average number of positions per document from which ``refine="auto"`` is "em": shares of largest posterior
+#: average number of positions per document from which ``refine="auto"`` is "em": MAP shares
 #: overfit shorter documents, and take less time
 LONG_DOCUMENT = 100
 #: passes of refinement with ``n_refine="auto"``, and with "cvb" of short documents
@@ -69,7 +69,7 @@ class TopicSettings(FittedTopics):
         default="auto", kind=int, least=0, auto=True,
     )  # fmt: skip
     refine: str = parameter(
-        "Refine by EM for shares of largest posterior (em), by variational Bayes (vb), or by collapsed "
+        "Refine by EM with maximum-a-posteriori shares (em), by variational Bayes (vb), or by collapsed "
         "variational Bayes, CVB0 (cvb). auto is cvb where documents have fewer than 100 words on average, else "
         "em.", default="auto", choices=("auto", "em", "vb", "cvb"),
     )  # fmt: skip

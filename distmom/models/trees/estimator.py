@@ -95,7 +95,7 @@ class LatentTree(FittedTree):
         Numbers of columns of the leaves.
     diagnostics_ : dict
         For every hidden variable, of the three leaves that show it: ``asymmetry``, ``residual``, ``sum_weights``
-        and ``conditioning``, the singular value number n_components as a share of the largest, the least of the
+        and ``conditioning``, the ratio of the n_components-th to the largest singular value, the least of the
         pairs; for every edge between hidden variables ``clipped``, the largest negative mass of an estimated
         distribution; ``mismatch``, the relative distance of the moments of pairs of leaves from those of the tree
         before EM; ``log_likelihoods``, on average per row before each EM pass (see docs/trees.md).

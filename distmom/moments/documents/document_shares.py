@@ -101,7 +101,7 @@ def document_shares(
         Counts.
     given : GivenTopics
     how : {"em", "vb", "cvb"}
-        Shares of largest posterior, variational Bayes, or collapsed variational Bayes.
+        MAP shares, variational Bayes, or collapsed variational Bayes.
     start : ndarray of shape (n, k), optional
         Initial shares; even shares by default.
     iteration : Iteration, default `FULL`

@@ -23,7 +23,7 @@ class TopicLabelsPass(TopicsPass):
     ----------
     n_labels : int
     how : {"em", "vb", "cvb"}
-        Shares of largest posterior, variational Bayes, or collapsed variational Bayes.
+        MAP shares, variational Bayes, or collapsed variational Bayes.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""A program is first planned, and then executed."""
+"""Planning and execution of a program: each pass is compared with the plan before it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A blend that was chosen on held-out documents, and what it ranks the candidates of other documents by."""
+"""A blend that was chosen on held-out documents, and its scores of the candidates of other documents."""
 
 from __future__ import annotations
 

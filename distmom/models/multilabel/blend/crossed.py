@@ -1,4 +1,4 @@
-"""Blends measured on documents that they were not chosen on: each half, with blends of the other half."""
+"""Cross-fitted metrics of blends: each half of the documents is measured with a blend chosen on the other half."""
 
 from __future__ import annotations
 

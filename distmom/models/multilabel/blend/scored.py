@@ -1,4 +1,4 @@
-"""What heads score the candidate labels of held-out documents by, on which a blend is chosen."""
+"""The scores of all heads for held-out documents as one value, on which a blend is chosen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fit the gate of corpora with many labels: a classifier per label against its hardest rivals.
+"""Fit the gate of corpora with many labels: a classifier per label against hard and random documents without it.
 
 Where labels are too many to fit each classifier to all documents, each is fitted to the documents of its label, to
 those for which the linear head ranks the label among the best wrong ones, and to random documents, as in Slice
