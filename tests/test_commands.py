@@ -53,13 +53,14 @@ def commands(page, folder):
     return [line.split("\0")[:-1] for line in lines if line]
 
 
-def accept(command, group):
-    """Parse the arguments of a group of commands without running the command."""
-    context = click.Context(group, info_name="distmom")
-    name, found, rest = group.resolve_command(context, list(command))
+def accept(command, context=None):
+    """Parse the arguments of a command, in the context of a group, without running it."""
+    # Commands keep the options that ask for help from their first context.
+    context = context or click.Context(cli, info_name="distmom", **cli.context_settings)
+    name, found, rest = context.command.resolve_command(context, list(command))
     parsed = found.make_context(name, rest, parent=context)
     if isinstance(found, click.Group):
-        accept(parsed._protected_args + parsed.args, found)
+        accept(parsed._protected_args + parsed.args, parsed)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -71,7 +72,7 @@ def test_commands_are_accepted(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for command in found:
         try:
-            accept(command[1:], cli)
+            accept(command[1:])
         except click.exceptions.Exit:
             assert {"--help", "-h", "--version"} & {*command}
         except click.ClickException as error:
@@ -119,7 +120,7 @@ def test_commands_are_found(tmp_path):
         ["distmom", "info", "corpus"],
     ]
     with pytest.raises(click.ClickException):
-        accept(["fit", "a", "b", "--no-such-option"], cli)
+        accept(["fit", "a", "b", "--no-such-option"])
 
 
 def examples(page):
