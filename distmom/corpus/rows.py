@@ -256,7 +256,9 @@ def checked_rows_of_layer(
     # Byte orders differ between files, so types are not compared.
     dtype = np.float32 if array.dtype.kind == "f" and array.dtype.itemsize <= 4 else np.float64
     if sparse.issparse(array):
-        matrix = csr_array(array, dtype=dtype)
+        # Duplicates are added up in place.
+        canonical = X.format == "csr" and X.has_canonical_format
+        matrix = csr_array(X, dtype=dtype, copy=not canonical)
         if len(matrix.indices) and not 0 <= matrix.indices.min() <= matrix.indices.max() < matrix.shape[1]:
             got = f"{matrix.indices.min()} to {matrix.indices.max()}"
             raise InputError.at(name, None, "columns of values", f"0 to {matrix.shape[1] - 1}", got)

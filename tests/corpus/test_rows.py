@@ -88,6 +88,16 @@ def test_what_is_wrong_is_named(X, lengths, message):
         RowCorpus(X, lengths)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sparse_rows_are_not_changed(dtype):
+    data, columns = np.arange(1.0, 7.0).astype(dtype), np.array([5, 4, 4, 2, 1, 0], np.int32)
+    X = sparse.csr_array((data, columns, np.array([0, 4, 6], np.int32)), shape=(2, 6))
+    for array in (X.data, X.indices, X.indptr):
+        array.flags.writeable = False
+    rows, _ = joined(RowCorpus(X))
+    np.testing.assert_array_equal(rows, [[0, 0, 4, 0, 5, 1], [6, 5, 0, 0, 0, 0]])
+
+
 def test_small_shards_are_refused():
     with pytest.raises(UsageError, match="shard_rows: expected at least 8, got 3"):
         RowCorpus(np.zeros((4, 2)), shard_rows=3)

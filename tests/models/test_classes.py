@@ -57,6 +57,29 @@ def test_numbers_of_classes_are_labels_and_come_back_as_numbers(data, tmp_path):
     np.testing.assert_array_equal(signed.predict(texts), found - 12)
 
 
+def test_scores_find_the_labels_of_a_table_by_name(data):
+    texts, labels = data
+    names = sorted({name for each in labels for name in each})
+    table = pd.DataFrame([[int(name in each) for name in names] for each in labels], columns=names)
+    model = MultiLabelMoM(3, head="ridge").fit(texts, table)
+    share = model.score(texts, labels)
+    assert share > 0.8
+    assert model.score(texts, table) == model.score(texts, table[names[::-1]]) == share
+    assert model.score(texts, table.assign(other=1)) == share
+    # Labels that are not among the columns are in no document.
+    least = model.score(texts, table[names[:2]])
+    assert 0.0 < least < share
+    assert model.score(texts, table.rename(columns=str.upper)) == 0.0
+
+
+def test_names_and_numbers_of_classes_are_no_scores_of_each_other(data):
+    texts = data[0]
+    numbers = np.arange(len(texts)) % 3
+    model = MultiLabelMoM(3, head="ridge").fit(texts, numbers)
+    with pytest.raises(UsageError, match="y: expected numbers as in the fit, got names"):
+        model.score(texts, [f"class {each}" for each in numbers])
+
+
 @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int32, np.float32, str, object])
 def test_labels_have_the_type_that_was_given(data, dtype, tmp_path):
     texts = data[0]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.sparse import csr_array, hstack, vstack
-from updated import N_FIRST, all_documents, close, first_model, rest, summed
+from updated import N_FIRST, all_documents, close, every_head, first_model, rest, summed
 
 from distmom.corpus import MemoryCorpus, from_arrays, ingest
 from distmom.engine import open_engine
@@ -147,6 +147,15 @@ def test_wrong_updates_are_refused_and_change_nothing(first, data, kind, change,
             np.testing.assert_array_equal(found, expected)
         else:
             assert found is expected or found == expected
+
+
+def test_a_document_that_is_added_and_removed_leaves_a_model_of_low_effort_as_it_was(data, monkeypatch):
+    X, Y = data
+    monkeypatch.setattr(folds, "choose_blend", every_head)
+    model = MultiLabelMoM(10, effort="low", keep_sums=True).fit(X[:400], Y[:400])
+    before = model.decision_function(X)
+    after = model.partial_fit(X[400:401], Y[400:401]).remove(X[400:401], Y[400:401]).decision_function(X)
+    np.testing.assert_allclose(after, before, rtol=1e-3, atol=2e-4)
 
 
 def test_a_model_without_sums_is_not_updated(data):

@@ -32,7 +32,8 @@ class Effort:
     has_sketch_neighbors : bool
         Whether `auto` tries neighbours in the sketch of small corpora.
     refits_margins : bool
-        Whether margin classifiers that `auto` chose are fitted again to all documents.
+        Whether margin classifiers that `auto` chose are fitted again to all documents, as they always are if
+        the model keeps its sums.
     held_out_documents, held_out_share : int and float
         Largest number of documents of a fold that is held out, and their largest share of the corpus.
     cross_fitted_documents : int

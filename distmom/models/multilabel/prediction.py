@@ -18,6 +18,7 @@ from distmom.models.multilabel.heads.chosen_labels import label_numbers, of_labe
 from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.needs import needs
 from distmom.models.multilabel.targets import ONE_LABEL, TARGET_TYPE, TARGETS, checked_targets, names_of
+from distmom.spectral.inputs.tables import column_names
 
 if TYPE_CHECKING:
     from distmom.models.multilabel.heads.scorer import Scorer
@@ -287,6 +288,11 @@ class LabelPredictor:
         """Form of the labels, as from `checked_targets`."""
         return str(self.settings_.get(TARGETS, "lists"))
 
+    def _check_form(self, form: str) -> None:
+        """Raise a UsageError if single labels are names and those of the fit are numbers, or vice versa."""
+        if form in ONE_LABEL and self._has_one_label and form != self._form:
+            raise UsageError(f"y: expected {self._form} as in the fit, got {form}")
+
     @property
     def _has_one_label(self) -> bool:
         """Whether the model was fitted to one label per document."""
@@ -305,8 +311,10 @@ class LabelPredictor:
         ----------
         X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
             At least one document; as for `predict`.
-        y : list of str, list of lists of str, list or array of int, or matrix of shape (n_documents, n_labels)
-            Labels, as for `fit`. Labels that the model does not know count as misses.
+        y : list of str, list of lists of str, list or array of int, or matrix or table of shape \
+                (n_documents, n_labels)
+            Labels, as for `fit`; those of a table are found by the names of its columns. Labels that the model
+            does not know count as misses.
 
         Returns
         -------
@@ -316,16 +324,22 @@ class LabelPredictor:
         Raises
         ------
         UsageError
-            If words or the columns of a matrix of labels differ from those of the fit.
+            If words, the columns of a matrix of labels or the form of single labels, names or numbers, differ from
+            those of the fit.
         InputError
             If a value is invalid, or the numbers of documents differ.
         """
         check_is_fitted(self, "scorer_")
-        block, (y, _) = self._block(X, 1), checked_targets(y)
+        block, (y, form) = self._block(X, 1), checked_targets(y)
+        self._check_form(form)
+        columns = np.arange(self.scorer_.n_labels)
         if (lists := as_label_lists(y)) is not None:
             y, _, _ = label_columns_of(lists, self.label_names_)
+        elif (names := column_names(y)) is not None:
+            places = {name: place for place, name in enumerate(names)}
+            columns = np.array([places.get(name, -1) for name in self.label_names_])
         elif y.shape[1] != self.scorer_.n_labels:
             raise UsageError(f"y: expected {self.scorer_.n_labels} labels as in the fit, got {y.shape[1]}")
         truth = label_matrix(y, block.n_documents)
-        best, _ = self.scorer_.top(block, 1)
-        return float(np.mean(truth[np.arange(block.n_documents), best[:, 0]]))
+        best = columns[self.scorer_.top(block, 1)[0][:, 0]]
+        return float(np.mean((best >= 0) & truth[np.arange(block.n_documents), best]))

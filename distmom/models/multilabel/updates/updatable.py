@@ -39,7 +39,7 @@ from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.models.multilabel.needs import needs
 from distmom.models.multilabel.program import weights_of
 from distmom.models.multilabel.recipe import Recipe
-from distmom.models.multilabel.targets import ONE_LABEL, checked_targets, first_names
+from distmom.models.multilabel.targets import checked_targets, first_names
 from distmom.models.multilabel.updates.additions import Start, collect
 from distmom.models.multilabel.updates.kept_sums import (
     Content,
@@ -88,9 +88,6 @@ class Updatable:
         def _seed(self) -> int: ...
 
         @property
-        def _form(self) -> str: ...
-
-        @property
         def _has_one_label(self) -> bool: ...
 
         def weight_limits(self) -> WeightLimits: ...
@@ -102,6 +99,8 @@ class Updatable:
         def set_params(self, **parameters: Any) -> Self: ...
 
         def _block(self, X: Any, min_samples: int = 0) -> Block: ...
+
+        def _check_form(self, form: str) -> None: ...
 
         def _check_labels(self, names: list[str]) -> None: ...
 
@@ -346,8 +345,7 @@ class Updatable:
         if y is None:
             raise UsageError("requires y to be passed, but the target y is None: labels are needed")
         block, (y, form) = self._block(X, 1), checked_targets(y)
-        if form in ONE_LABEL and self._has_one_label and form != self._form:
-            raise UsageError(f"y: expected {self._form} as in the fit, got {form}")
+        self._check_form(form)
         names, new = column_names(y), first_names(y, form, classes)
         if (lists := as_label_lists(y)) is not None:
             y, names, _ = label_columns_of(lists, list(dict.fromkeys([*self.label_names_, *(new or ())])))
