@@ -52,6 +52,7 @@ from watched import LeftOutError, run_watched
 from distmom.corpus import Corpus
 from distmom.engine import open_executor
 from distmom.evaluate.metrics import RankingSums
+from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.variants import HEADS
 from distmom.moments.features.tfidf import fit_idf, tfidf_rows
 from distmom.ranking import inverse_propensity
@@ -177,6 +178,7 @@ def run_distmom(head: str, data: Data, out: Path, options: argparse.Namespace) -
         sys.executable, str(Path(__file__).with_name("run_distmom.py")),
         str(out / "train"), str(out / "test"), str(place),
         f"--head={head}", f"-k{options.n_components}", f"--workers={options.threads}", f"--seed={options.seed}",
+        f"--effort={options.effort}",
     ]  # fmt: skip
     if options.auc_documents is not None:
         command.append(f"--auc-documents={options.auc_documents}")
@@ -296,6 +298,7 @@ def arguments_parser() -> argparse.ArgumentParser:
         help=f"some of {', '.join(systems)} [all]")  # fmt: skip
     add("--heads", nargs="+", choices=HEADS, default=["auto"], metavar="HEAD",
         help=f"heads of distmom, one row each: some of {', '.join(HEADS)} [auto]")  # fmt: skip
+    add("--effort", choices=EFFORTS, default="normal", help="effort of distmom [%(default)s]")
     add("-k", "--n-components", type=int, default=100, help="number of components of distmom [%(default)s]")
     add("--threads", type=int, default=2, help="threads of a peer, worker processes of distmom [%(default)s]")
     add(

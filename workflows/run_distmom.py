@@ -34,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("test", type=Path)
     parser.add_argument("out", type=Path, help="directory for row.json, model and predictions")
     parser.add_argument("--head", default="auto", help="[%(default)s]")
+    parser.add_argument("--effort", default="normal", help="[%(default)s]")
     parser.add_argument("-k", "--n-components", type=int, default=100, help="[%(default)s]")
     parser.add_argument(
         "--workers", type=int, default=2, help="worker processes, none if TRAIN is small [%(default)s]"
@@ -43,7 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     die_first()
     train, test = open_corpus(options.train), open_corpus(options.test)
-    model = MultiLabelMoM(options.n_components, head=options.head, random_state=options.seed)
+    model = MultiLabelMoM(
+        options.n_components, head=options.head, effort=options.effort, random_state=options.seed
+    )
     try:
         with open_for(train, options.workers) as executor:
             row = run_model(
