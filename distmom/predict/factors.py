@@ -15,6 +15,7 @@ from distmom.engine import Observer, Pass, Rows, Sums, SumSpec
 from distmom.engine.passes import WHOLE_SHARD
 from distmom.models.eca.estimator import ECA
 from distmom.models.eca.recovery import group_factors
+from distmom.predict.appended import AppendedArray
 from distmom.predict.output import put_in_place
 from distmom.spectral.capabilities import Capability, require
 from distmom.spectral.inputs.checks import check_columns, with_layer
@@ -129,12 +130,9 @@ def transform_views(
             )  # fmt: skip
             result = engine.run(pass_)
             n, stored = int(result.sums["n_groups"]), result.rows["factors"]
-            array = create_array(place.out / "factors.zarr", (n, k), "float64", level=1)
-            at = 0
-            for shard in range(len(corpus.shards)):
-                rows = stored.read(shard)
-                array[at : at + len(rows)] = rows
-                at += len(rows)
+            with AppendedArray(create_array(place.out / "factors.zarr", (n, k), "float64", level=1)) as array:
+                for shard in range(len(corpus.shards)):
+                    array.append(stored.read(shard))
         np.save(place.out / "groups.npy", corpus.group_names, allow_pickle=False)
         place.summary.update(n_groups=n, n_factors=k)
     mean = np.asarray(result.sums["factors"]) / max(1, n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from distmom.corpus.files.arrays import create_array
 from distmom.corpus.layers import check_corpus
 from distmom.engine import Observer
+from distmom.predict.appended import AppendedArray
 from distmom.predict.output import put_in_place
 from distmom.spectral.capabilities import Capability, require
 from distmom.spectral.inputs.checks import check_columns, with_layer
@@ -70,9 +72,10 @@ def assign_rows(
         with place.engine(corpus, client, memory_limit, observer) as engine:
             stored = execute(model.assign, engine)
             n_rows = sum(shard.n_rows for shard in corpus.shards)
-            arrays: dict[str, _Appended] = {}
+            arrays: dict[str, AppendedArray] = {}
             sizes = np.zeros(corpus.n_documents, np.int64)
-            with (place.out / "ids.txt").open("w", encoding="utf-8") as ids:
+            with ExitStack() as opened:
+                ids = opened.enter_context((place.out / "ids.txt").open("w", encoding="utf-8"))
                 for index, shard in enumerate(corpus.shards):
                     units = slice(shard.first, shard.first + shard.n_documents)
                     sizes[units] += corpus.read_sizes(index)
@@ -82,51 +85,14 @@ def assign_rows(
                     for key, rows in stored.items():
                         values = rows.read(index)
                         if key not in arrays:
-                            arrays[key] = _Appended(
-                                create_array(
-                                    place.out / "components.zarr", (n_rows, *values.shape[1:]), values.dtype,
-                                    name=key, level=1,
-                                )
+                            array = create_array(
+                                place.out / "components.zarr", (n_rows, *values.shape[1:]), values.dtype,
+                                name=key, level=1,
                             )  # fmt: skip
+                            arrays[key] = opened.enter_context(AppendedArray(array))
                         arrays[key].append(values)
-            for array in arrays.values():
-                array.finish()
         if not (place.out / "ids.txt").stat().st_size:
             (place.out / "ids.txt").unlink()
         np.save(place.out / "starts.npy", np.concatenate([[0], np.cumsum(sizes)]), allow_pickle=False)
         place.summary.update(n_units=corpus.n_documents, n_rows=n_rows, arrays=sorted(arrays))
     return {"n_units": corpus.n_documents, "n_rows": n_rows, "arrays": sorted(arrays), "out": str(out)}
-
-
-class _Appended:
-    """Writes rows to a Zarr array in order, each chunk once.
-
-    Parameters
-    ----------
-    array : zarr.Array
-        As from `create_array`.
-    """
-
-    def __init__(self, array: Any) -> None:
-        self._array, self._chunk = array, int(array.chunks[0])
-        self._at = 0
-        self._rest: list[np.ndarray] = []
-
-    def append(self, values: np.ndarray) -> None:
-        """Add rows, and write the chunks that they complete."""
-        self._rest.append(values)
-        n_rows = sum(map(len, self._rest))
-        if n_rows >= self._chunk:
-            self._write(n_rows - n_rows % self._chunk)
-
-    def finish(self) -> None:
-        """Write the last rows."""
-        self._write(sum(map(len, self._rest)))
-
-    def _write(self, n_rows: int) -> None:
-        if not n_rows:
-            return
-        whole = np.concatenate(self._rest) if len(self._rest) > 1 else self._rest[0]
-        self._array[self._at : self._at + n_rows] = whole[:n_rows]
-        self._at += n_rows
-        self._rest = [whole[n_rows:]]

@@ -19,6 +19,7 @@ from distmom.engine import Observer, Pass, Rows, Sums, SumSpec
 from distmom.models.topics.program import TopicModel
 from distmom.models.topics.shares import DocumentReader
 from distmom.predict.aligned import check_words
+from distmom.predict.appended import AppendedArray
 from distmom.predict.lines import answer_lines, check_output_format
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces
@@ -169,15 +170,17 @@ def transform_corpus(
             pass_ = SharesPass(engine.corpus.n_words, reader=reader, n_topics=k, n_labels=n_labels)
             result = engine.run(pass_)
             n, stored = int(result.sums["n_documents"]), result.rows["shares"]
-            array = create_array(place.out / "shares.zarr", (n, k), "float32", level=1)
             at, best = 0, Representatives(k)
             names = list(map(str, range(k)))
-            with answer_lines(
-                place.out, "shares", output_format, corpus, names, ("topic", "share")
-            ) as answers:
+            with (
+                AppendedArray(create_array(place.out / "shares.zarr", (n, k), "float32", level=1)) as array,
+                answer_lines(
+                    place.out, "shares", output_format, corpus, names, ("topic", "share")
+                ) as answers,
+            ):
                 for shard in range(len(aligned.shards)):
                     rows = stored.read(shard)
-                    array[at : at + len(rows)] = rows
+                    array.append(rows)
                     best.add(rows, at)
                     at += len(rows)
                     order = np.argsort(-rows, axis=1, kind="stable")

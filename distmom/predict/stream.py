@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from distmom.models.multilabel.heads.candidates import stored_heads
 from distmom.models.multilabel.heads.chosen_labels import label_numbers, of_labels
 from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.predict.aligned import check_words
+from distmom.predict.appended import AppendedArray
 from distmom.predict.lines import AnswerLines, answer_lines, check_output_format
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces
@@ -214,26 +216,28 @@ def _write(out: Path, result: PassResult, n_shards: int, n_labels: int, answers:
         attributes={"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [n, n_labels]},
     )
     place, size = group.store_path, (int(result.sums["n_predicted"]),)
-    data = create_array(place, size, "float32", name="data", chunk_rows=CHUNK_ELEMENTS)
-    indices = create_array(place, size, "int32", name="indices", chunk_rows=CHUNK_ELEMENTS)
-    indptr = create_array(place, (n + 1,), "int64", name="indptr", chunk_rows=n + 1)
-    ends, first, at = np.zeros(n + 1, np.int64), 0, 0
-    for labels, values in _by_shard(result, n_shards):
-        has_label = labels >= 0
-        counts = has_label.sum(axis=1)
-        answers.write(labels, values, counts)
-        ends[first + 1 : first + 1 + len(labels)] = at + np.cumsum(counts)
-        first += len(labels)
-        # By column, places without a label last.
-        order = np.argsort(np.where(has_label, labels, n_labels), axis=1, kind="stable")
-        labels, values, has_label = (
-            np.take_along_axis(x, order, axis=1) for x in (labels, values, has_label)
-        )
-        span = slice(at, at + int(counts.sum()))
-        if counts.any():
-            data[span], indices[span] = values[has_label], labels[has_label]
-        at = span.stop
-    indptr[...] = ends
+    create = partial(create_array, place, chunk_rows=CHUNK_ELEMENTS)
+    with (
+        AppendedArray(create(size, "float32", name="data")) as data,
+        AppendedArray(create(size, "int32", name="indices")) as indices,
+        AppendedArray(create_array(place, (n + 1,), "int64", name="indptr", chunk_rows=n + 1)) as indptr,
+    ):
+        indptr.append(np.zeros(1, np.int64))
+        end = 0
+        for labels, values in _by_shard(result, n_shards):
+            has_label = labels >= 0
+            counts = has_label.sum(axis=1)
+            answers.write(labels, values, counts)
+            ends = end + np.cumsum(counts)
+            indptr.append(ends)
+            end = int(ends[-1]) if len(ends) else end
+            # By column, places without a label last.
+            order = np.argsort(np.where(has_label, labels, n_labels), axis=1, kind="stable")
+            labels, values, has_label = (
+                np.take_along_axis(x, order, axis=1) for x in (labels, values, has_label)
+            )
+            data.append(values[has_label])
+            indices.append(labels[has_label])
 
 
 def _by_shard(result: PassResult, n_shards: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
