@@ -255,8 +255,24 @@ def renumbered(matrix: csr_array, numbers: np.ndarray, n_columns: int) -> csr_ar
     return csr_from_parts(matrix.data[kept], columns[kept], indptr, (matrix.shape[0], n_columns))
 
 
+def refuse_masked(values: Any, name: str) -> None:
+    """Raise an InputError if some values of an array are masked."""
+    # A table may have a column of the name by which NumPy finds masks.
+    if not hasattr(values, "columns") and np.ma.is_masked(values):
+        raise InputError.at(
+            name, None, "values", "no masked ones", f"{int(np.ma.getmaskarray(values).sum())}"
+        )
+
+
+def sparse_type(array: np.ndarray) -> np.ndarray:
+    """Return an array in a type of sparse matrices: SciPy has neither half precision nor foreign byte orders."""
+    half = array.dtype.kind == "f" and array.dtype.itemsize == 2
+    return array.astype(np.float32 if half else array.dtype.newbyteorder("="), copy=False)
+
+
 def _canonical(X: Any, name: str) -> csr_array:
-    matrix = csr_array(X if sparse.issparse(X) else np.atleast_2d(np.asarray(X)), copy=True)
+    refuse_masked(X, name)
+    matrix = csr_array(X if sparse.issparse(X) else sparse_type(np.atleast_2d(np.asarray(X))), copy=True)
     if matrix.dtype.kind not in "iubf":
         raise InputError.at(name, None, "type of the values", "numbers", str(matrix.dtype))
     if matrix.dtype.kind == "b":

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse import csr_array
 
-from distmom.corpus.block import RowBlock
+from distmom.corpus.block import RowBlock, refuse_masked
 from distmom.corpus.layers import (
     Cut,
     Layer,
@@ -202,10 +202,7 @@ def starts_of(lengths: Any, n_rows: int, name: str = "lengths") -> np.ndarray:
 
 def as_array(values: Any, name: str) -> np.ndarray:
     """Return values as an array; an InputError if they are lists of different lengths, or some are masked."""
-    if np.ma.is_masked(values):
-        raise InputError.at(
-            name, None, "values", "no masked ones", f"{int(np.ma.getmaskarray(values).sum())}"
-        )
+    refuse_masked(values, name)
     try:
         return np.asarray(values)
     except ValueError as error:

@@ -17,6 +17,7 @@ from distmom.clock import spend
 from distmom.corpus.block import RowBlock
 from distmom.corpus.files.npy import UNREADABLE, load_sparse, member_of
 from distmom.corpus.layers import SHARD_BYTES, Layer, RowShard
+from distmom.corpus.rows import as_array
 from distmom.errors import InputError, StoreError, UsageError
 
 
@@ -335,7 +336,7 @@ def _is_path(value: Any) -> bool:
 
 def _checked_rows(X: Any, name: str) -> Any:
     """Return a dense matrix unchanged, a sparse one as float64 CSR; InputError if X is not a matrix of numbers."""
-    matrix = X if sparse.issparse(X) else np.asarray(X)
+    matrix = X if sparse.issparse(X) else as_array(X, name)
     if matrix.ndim != 2 or matrix.shape[1] < 1:
         raise InputError.at(name, None, "shape", "a matrix of rows and features", str(matrix.shape))
     if matrix.dtype.kind not in "iubf":
@@ -345,7 +346,7 @@ def _checked_rows(X: Any, name: str) -> Any:
 
 def _layout(groups: Any, name: str) -> Layout:
     """Sort rows by group; InputError if the groups are not a vector."""
-    labels = np.asarray(groups)
+    labels = as_array(groups, name)
     if labels.ndim != 1:
         raise InputError.at(name, None, "shape", "one group for every row", str(labels.shape))
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():

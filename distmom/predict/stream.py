@@ -174,9 +174,7 @@ def predict_corpus(
     check_output_format(output_format)
     if threshold is not None:
         model.require_probabilities("threshold")
-        if isinstance(threshold, str) and threshold != "best":
-            raise UsageError(f"threshold: expected a probability or 'best', got {threshold!r}")
-        threshold = model.threshold_ if isinstance(threshold, str) else checked_threshold(threshold)
+        threshold = checked_threshold(threshold, model.threshold_)
     chosen, names = model.scorer_, model.label_names_
     if labels is not None:
         chosen, names = of_labels(chosen, label_numbers(labels, names)), list(labels)

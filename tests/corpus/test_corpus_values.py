@@ -1,6 +1,7 @@
 """Values, names and structures of shards that no corpus may have are refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
@@ -21,6 +22,24 @@ def test_values_are_validated(tmp_path, value):
         with pytest.raises(InputError, match="row 1, column 1"):
             make()
     assert not (tmp_path / "x").exists()
+
+
+def test_masked_values_are_refused():
+    X = np.ma.masked_greater(np.eye(2), 0.5)
+    for make, name in ((lambda: MemoryCorpus(X), "X"), (lambda: MemoryCorpus(np.eye(2), X), "Y")):
+        with pytest.raises(InputError, match=f"{name}: values: expected no masked ones, got 2"):
+            make()
+    assert MemoryCorpus(pd.DataFrame({"a": [0, 1], "_mask": [1, 1]})).n_words == 2
+
+
+@pytest.mark.parametrize("dtype", [">f8", ">f4", ">f2", "f2", ">i8", ">u2"])
+def test_every_byte_order_and_precision_gives_the_same_corpus(dtype):
+    X, Y = np.random.default_rng(0).poisson(1.0, (20, 5)), np.eye(20)
+    if dtype.endswith(("f8", "f4", "f2")):
+        X = X / 4.0
+    found, expected = MemoryCorpus(X.astype(dtype), Y.astype(dtype)), MemoryCorpus(X, Y)
+    assert found.digest == expected.digest
+    assert (found.read_shard(0).words != expected.read_shard(0).words).nnz == 0
 
 
 @pytest.mark.parametrize("names", [["a", "a"], ["a", "b\n"], ["a", ""], ["a"], ["a", "\ud800"], ["a", 3]])

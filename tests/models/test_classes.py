@@ -207,10 +207,11 @@ def test_a_column_of_classes_is_read_as_one_label_per_document(data):
         np.testing.assert_array_equal(same.predict(texts), model.predict(texts), strict=True)
 
 
-@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.float32])
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.float32, ">i8", ">f8", "f2"])
 def test_a_matrix_of_labels_has_the_type_that_was_given(data, dtype):
     texts, Y = data[0], np.array([["herring" in text, "comet" in text] for text in data[0]]).astype(dtype)
-    for given in (Y, csr_array(Y)):
+    # SciPy has no sparse matrices of other byte orders or of half precision.
+    for given in (Y,) if dtype in (">i8", ">f8", "f2") else (Y, csr_array(Y)):
         found = MultiLabelMoM(3, head="ridge").fit(texts, given).predict(texts)
         assert found.dtype == dtype
         assert issparse(found) == issparse(given)

@@ -356,6 +356,8 @@ def test_what_cannot_be_fitted_is_refused_with_one_sentence():
         LatentTree(2, tree="((1,),2,3,4)").fit(leaves)
     with pytest.raises(UsageError, match=r"n_components: expected at most 4, one more .* in a triple, got 5"):
         LatentTree(5, tree=QUARTET[0]).fit(leaves)
+    with pytest.raises(InputError, match="X: expected at least one row, got none"):
+        LatentTree(2, tree=QUARTET[0]).fit([leaf[:0] for leaf in leaves])
     with pytest.raises(InputError, match="number of views: expected 4, got 3"):
         LatentTree(2, tree=QUARTET[0]).fit(leaves[:3])
     for widths in ("3,3,6", "3,3,3,4", "3,3,x,3", 12):

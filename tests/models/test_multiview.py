@@ -288,6 +288,8 @@ def test_what_cannot_be_fitted_is_refused_with_one_sentence():
         MultiView(7).fit((marks, counts, sizes))
     with pytest.raises(UsageError, match="at most 2, the number of rows, got 3"):
         MultiView(3).fit((marks[:2], counts[:2], sizes[:2]))
+    with pytest.raises(InputError, match="X: expected at least one row, got none"):
+        MultiView(3).fit((marks[:0], counts[:0], sizes[:0]))
     with pytest.raises(UsageError, match=r"widths: expected the numbers .* add up to 23, got none"):
         MultiView(3).fit(joined)
     for widths in ("7,5", "7,5,12", "7,five,11", "0,12,11", (7, 16), 23):

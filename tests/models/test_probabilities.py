@@ -47,8 +47,8 @@ def test_probabilities_are_shares_of_new_documents(model, planted):
 def test_every_label_of_sufficient_probability_is_predicted(model, planted):
     X = planted[0][1000:]
     p = model.predict_proba(X)
-    for given in (None, 0.3, 0.9, 1.0):
-        threshold = model.threshold_ if given is None else given
+    for given in (None, "best", 0.3, 0.9, 1.0):
+        threshold = model.threshold_ if given in (None, "best") else given
         expected = p >= np.float32(threshold)
         expected[3] = False
         found = model.predict(X, given)
@@ -91,8 +91,9 @@ def test_one_name_per_document_stays_the_best_label(planted):
     model = MultiLabelMoM(4).fit(X[:1000], names)
     best = model.predict_proba(X[1000:]).argmax(axis=1)
     assert model.predict(X[1000:]).tolist() == [model.label_names_[j] for j in best]
-    with pytest.raises(UsageError, match=r"threshold: expected none for a model .* got 0\.5"):
-        model.predict(X[:2], 0.5)
+    for threshold in (0.5, "best"):
+        with pytest.raises(UsageError, match=f"threshold: expected none for a model .* got {threshold!r}"):
+            model.predict(X[:2], threshold)
 
 
 def test_scores_that_are_no_numbers_are_refused(model, planted, monkeypatch):
@@ -102,7 +103,7 @@ def test_scores_that_are_no_numbers_are_refused(model, planted, monkeypatch):
         model.predict(planted[0][:2])
 
 
-@pytest.mark.parametrize("threshold", [-0.1, 1.5, float("nan")])
+@pytest.mark.parametrize("threshold", [-0.1, 1.5, float("nan"), "most", [0.5], True])
 def test_thresholds_are_probabilities(model, planted, threshold):
     with pytest.raises(UsageError, match="threshold: expected a probability from 0 to 1"):
         model.predict(planted[0][:2], threshold)

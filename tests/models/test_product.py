@@ -195,10 +195,11 @@ def test_two_processes_give_the_same_bits(cluster):
     assert both.diagnostics_["log_likelihoods"] == alone.diagnostics_["log_likelihoods"]
 
 
-def test_words_in_half_precision_are_those_in_double_precision():
+@pytest.mark.parametrize("dtype", ["f2", ">f2", ">f4", ">f8", ">i8"])
+def test_words_of_every_precision_and_byte_order_are_the_same(dtype):
     X = (np.random.default_rng(0).random((600, 12)) < MEANS[np.repeat([0, 1], 300)]).astype(np.float64)
-    expected, found = (ProductMixture(2).fit(X.astype(dtype)) for dtype in (np.float64, np.float16))
-    np.testing.assert_array_equal(found.predict_proba(X.astype(np.float16)), expected.predict_proba(X))
+    expected, found = (ProductMixture(2).fit(X.astype(each)) for each in (np.float64, dtype))
+    np.testing.assert_array_equal(found.predict_proba(X.astype(dtype)), expected.predict_proba(X))
 
 
 def test_documents_are_read_by_the_rule_of_bayes():

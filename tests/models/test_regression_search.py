@@ -1,6 +1,7 @@
 """Search for one component of a mixture of linear regressions: exact populations, samples, plans and refusals."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -274,6 +275,14 @@ def test_what_does_not_suit_is_refused():
         RegressionSearch(5).fit(X, y)
     with pytest.raises(InputError, match="y: expected 2000 rows as X has, got 1999"):
         RegressionSearch(2).fit(X, y[1:])
+    with pytest.raises(UsageError, match="requires y to be passed, but the target y is None"):
+        RegressionSearch(2).fit(X, None)
+    for responses in (X[:, :2], 3.0, X[:, :1, None]):
+        shape = re.escape(f"{np.shape(responses)}")
+        with pytest.raises(
+            InputError, match=f"y: expected one response per row, got an array of shape {shape}"
+        ):
+            RegressionSearch(2).fit(X, responses)
     with pytest.raises(NumericalError, match="the features are linearly dependent"):
         RegressionSearch(2).fit(np.c_[X, X[:, 0]], y)
     with pytest.raises(NumericalError, match="the features are linearly dependent, or far from the origin"):

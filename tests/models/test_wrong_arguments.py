@@ -1,14 +1,15 @@
-"""Paths and data in place of corpora, models and clients are refused by name."""
+"""Paths and data in place of corpora, models and clients, and masked values, are refused by name."""
 
 import asyncio
 from pathlib import Path
 
+import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
 import distmom
 from distmom.corpus import text_corpus
-from distmom.errors import UsageError
+from distmom.errors import InputError, UsageError
 from distmom.predict import predict_corpus, transform_corpus
 
 TEXTS = ["salmon and herring", "herring nets", "oak and pine", "oak leaves"] * 15
@@ -62,6 +63,51 @@ def test_what_is_not_a_model_is_refused(tmp_path):
             UsageError, match=r"model: expected a fitted model, as .* returns it, got the path 'm'"
         ):
             use("m")
+
+
+ROWS = np.random.default_rng(0).normal(size=(60, 6))
+WORDS = np.ones((60, 6), int)
+GROUPS = np.repeat(np.arange(20), 3)
+
+
+def masked(array):
+    """Return an array whose first value is masked."""
+    return np.ma.array(array, mask=np.arange(array.size).reshape(array.shape) < 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "name"),
+    [
+        (distmom.SphericalMixture(2), (masked(ROWS),), "X"),
+        (distmom.DiagonalMixture(2), (masked(ROWS),), "X"),
+        (distmom.ICA(2), (masked(ROWS),), "X"),
+        (distmom.LatentNetwork(2), (masked(ROWS),), "X"),
+        (distmom.LatentNetwork(2, views="several"), (ROWS, masked(GROUPS)), "groups"),
+        (distmom.HiddenMarkov(2), (masked(ROWS),), "X"),
+        (distmom.HiddenMarkov(2), (masked(GROUPS),), "X"),
+        (distmom.FactorialHMM(2), (masked(ROWS),), "X"),
+        (distmom.MultiView(2), ((masked(ROWS), ROWS, ROWS),), r"X\[0\]"),
+        (distmom.ECA(2), (masked(ROWS), GROUPS), "X"),
+        (distmom.ECA(2), (ROWS, masked(GROUPS)), "groups"),
+        (distmom.GaussianSearch(2), (masked(ROWS),), "X"),
+        (distmom.GaussianSearch(2), (ROWS, masked(ROWS[:, 0])), "side"),
+        (distmom.SubspaceSearch(2, dimension=1), (masked(ROWS),), "X"),
+        (distmom.RegressionSearch(2), (ROWS, masked(ROWS[:, 0])), "y"),
+        (distmom.ProductMixture(2), (masked(WORDS),), "X"),
+        (distmom.SpectralLDA(2), (masked(WORDS),), "X"),
+        (distmom.MultiLabelMoM(2), (masked(WORDS), GROUPS % 2), "X"),
+        (distmom.MultiLabelMoM(2), (WORDS, masked(GROUPS % 2)), "y"),
+        (distmom.MultiLabelMoM(2), (WORDS, masked(np.eye(60, dtype=int))), "y"),
+    ],
+)
+def test_masked_values_are_refused(model, arguments, name):
+    def fit(*data):
+        if isinstance(model, distmom.ECA | distmom.LatentNetwork) and len(data) == 2:
+            return model.fit(data[0], groups=data[1])
+        return model.fit(*data)
+
+    with pytest.raises(InputError, match=f"^{name}: values: expected no masked ones, got 1$"):
+        fit(*arguments)
 
 
 @pytest.mark.cluster

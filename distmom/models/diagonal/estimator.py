@@ -43,7 +43,7 @@ from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.densities import RowDensity
 from distmom.spectral.estimator import layer_parameter, place_parameter
-from distmom.spectral.inputs.checks import checked_dense
+from distmom.spectral.inputs.checks import check_n_rows, checked_dense
 from distmom.spectral.inputs.tables import corpus_of_rows
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run, unknown
@@ -160,10 +160,7 @@ class DiagonalMixture(RowDensity):
                 f"n_components: expected at most {most}, one more than a third of the {corpus.n_words} columns, "
                 f"got {self.n_components}"
             )
-        if self.n_components > corpus.n_rows:
-            raise UsageError(
-                f"n_components: expected at most {corpus.n_rows}, the number of rows, got {self.n_components}"
-            )
+        check_n_rows(corpus.n_rows, self.n_components)
 
     def program(self, run: Run) -> DiagonalState:
         """Fit the model by the passes of a run and return its state."""

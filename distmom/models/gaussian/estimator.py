@@ -39,7 +39,7 @@ from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerM
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.densities import RowDensity
 from distmom.spectral.estimator import layer_parameter, place_parameter
-from distmom.spectral.inputs.checks import checked_dense
+from distmom.spectral.inputs.checks import check_n_rows, checked_dense
 from distmom.spectral.inputs.tables import corpus_of_rows, rows_in_memory
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run, unknown
@@ -182,11 +182,11 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
             )
         if self.n_components == "auto":
             return
-        for name, number in (("features", corpus.n_words), ("rows", corpus.n_rows)):
-            if self.n_components > number:
-                raise UsageError(
-                    f"n_components: expected at most {number}, the number of {name}, got {self.n_components}"
-                )
+        if self.n_components > corpus.n_words:
+            raise UsageError(
+                f"n_components: expected at most {corpus.n_words}, the number of features, got {self.n_components}"
+            )
+        check_n_rows(corpus.n_rows, int(self.n_components))
         most = most_components(corpus.n_words)
         if self.route == "rotation" and int(self.n_components) > most:
             raise UsageError(

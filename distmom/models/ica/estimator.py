@@ -34,7 +34,7 @@ from distmom.moments.views.fourth import pair_directions
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
-from distmom.spectral.inputs.checks import checked_dense
+from distmom.spectral.inputs.checks import check_n_rows, checked_dense
 from distmom.spectral.inputs.tables import corpus_of_rows
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run, unknown
@@ -164,9 +164,9 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         d, k = corpus.n_words, self.n_components
         most = d - 1 if self.noise == "isotropic" else d
         features = "one less than the number of features" if most < d else "the number of features"
-        for what, number in ((features, most), ("the number of rows", corpus.n_rows)):
-            if k > number:
-                raise UsageError(f"n_components: expected at most {number}, {what}, got {k}")
+        if k > most:
+            raise UsageError(f"n_components: expected at most {most}, {features}, got {k}")
+        check_n_rows(corpus.n_rows, k)
         if self.noise == "gaussian" and d > MOST_COLUMNS:
             raise UsageError(
                 f"noise: expected none or isotropic with more than {MOST_COLUMNS} features, got 'gaussian' with "

@@ -182,13 +182,18 @@ def _check(values: np.ndarray, trace: float, k: int, rank: int, mean: np.ndarray
         )
     offset = float(np.sum(mean**2))
     rounding = float(np.finfo(float).eps) * offset
-    # Constant rows are refused with the message on directions.
+    # Rows that are all equal have a message of their own.
     least = max(smallest, LEAST_SHARE * float(values[0]))
     if rounding > MOST_ROUNDING * least and np.abs(values).max() > rounding:
         raise NumericalError(
-            f"the mean of the rows has norm {offset**0.5:.3g}, and they are {trace**0.5:.3g} away from it on "
-            f"average, so that rounding changes their covariance by about {rounding:.3g}: subtract the mean from "
-            "the rows"
+            f"the mean of the rows has norm {offset**0.5:.3g}, and they are {max(trace, 0.0) ** 0.5:.3g} away "
+            f"from it on average, so that rounding changes their covariance by about {rounding:.3g}: subtract the "
+            "mean from the rows"
+        )
+    if rank == 0:
+        raise NumericalError(
+            f"the rows are all equal up to rounding: the norm of their mean is {offset**0.5:.3g}, and the largest "
+            f"eigenvalue of their covariance {values[0]:.3g}, with an error of about {rounding:.3g}"
         )
     if rank < k:
         shown = ", ".join(f"{x:.3g}" for x in values[: k + 1])

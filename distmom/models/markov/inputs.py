@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from distmom.corpus import RowCorpus
+from distmom.corpus.block import refuse_masked
 from distmom.errors import InputError
 from distmom.spectral.inputs.tables import corpus_of_rows
 
@@ -19,6 +20,7 @@ def sequences_in_memory(
 
     A column of integers holds values where steps are known to be ``dense``.
     """
+    refuse_masked(X, "X")
     try:
         given = X if sparse.issparse(X) else np.asarray(X)
     except ValueError as error:

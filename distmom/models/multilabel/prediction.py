@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -18,6 +18,7 @@ from distmom.models.multilabel.heads.chosen_labels import label_numbers, of_labe
 from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.needs import needs
 from distmom.models.multilabel.targets import ONE_LABEL, TARGET_TYPE, TARGETS, checked_targets, names_of
+from distmom.spectral.inputs.checks import check_size
 from distmom.spectral.inputs.tables import column_names
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ class LabelPredictor:
         """
         return float((self.selection_ or {}).get("threshold", DEFAULT_THRESHOLD))
 
-    def predict(self, X: Any, threshold: float | None = None, *, labels: Sequence[str] | None = None) -> Any:
+    def predict(
+        self, X: Any, threshold: float | Literal["best"] | None = None, *, labels: Sequence[str] | None = None
+    ) -> Any:
         """Return the labels of documents, in the form in which labels were given to `fit`.
 
         A model with probabilities (see `predict_proba`) assigns every label of probability at least the
@@ -70,8 +73,8 @@ class LabelPredictor:
         ----------
         X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
             Texts, for a model that was fitted to texts, or counts or weights, not negative.
-        threshold : float, optional
-            From 0 to 1; `threshold_` by default.
+        threshold : float or "best", optional
+            From 0 to 1; "best", as by default, for `threshold_`.
         labels : list of str or int, optional
             The labels to choose from; all by default. Fewer labels take less time.
             Where the best labels are ranked again (see `Reranker`), chosen labels are not.
@@ -94,12 +97,12 @@ class LabelPredictor:
         check_is_fitted(self, "scorer_")
         block, form = self._block(X), self._form
         if threshold is not None:
-            threshold = checked_threshold(threshold)
+            given, threshold = threshold, checked_threshold(threshold, self.threshold_)
             self.require_probabilities("threshold")
             if self._has_one_label:
                 raise UsageError(
                     "threshold: expected none for a model that was fitted to one label per document, which "
-                    f"assigns one label to every document; got {threshold}"
+                    f"assigns one label to every document; got {given!r}"
                 )
         scorer = self._scorer_of(labels)
         names = self.label_names_ if labels is None else list(map(str, self._names_of(labels)))
@@ -113,9 +116,10 @@ class LabelPredictor:
         taken = np.arange(found.shape[1]) < counts[:, None]
         indptr = np.concatenate([[0], np.cumsum(counts)])
         shape = (block.n_documents, scorer.n_labels)
-        matrix = csr_array((np.ones(int(indptr[-1]), self._label_type), found[taken], indptr), shape=shape)
+        matrix = csr_array((np.ones(int(indptr[-1]), np.uint8), found[taken], indptr), shape=shape)
         matrix.sort_indices()
-        return matrix if form == "sparse" else matrix.toarray()
+        # Not all types of dense labels are types of sparse matrices.
+        return (matrix if form == "sparse" else matrix.toarray()).astype(self._label_type, copy=False)
 
     @needs(lambda model, name: model.require_probabilities(name))
     def predict_proba(self, X: Any, labels: Sequence[str] | None = None) -> np.ndarray:
@@ -179,9 +183,10 @@ class LabelPredictor:
         Raises
         ------
         UsageError
-            If the number of words differs from that of the fit.
+            If the number of words differs from that of the fit, or k is not a whole number from 0.
         """
         check_is_fitted(self, "scorer_")
+        check_size("k", k)
         k = min(k, self.scorer_.n_labels)
         return self.scorer_.top(self._block(X), k)
 

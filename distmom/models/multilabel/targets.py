@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import coo_array, issparse
 from sklearn.exceptions import DataConversionWarning
 
+from distmom.corpus.block import refuse_masked, sparse_type
 from distmom.corpus.sources.texts import as_label_lists, as_list, label_columns_of
 from distmom.errors import InputError, UsageError
 
@@ -42,10 +43,11 @@ def checked_targets(y: Any) -> tuple[Any, str]:
     Raises
     ------
     InputError
-        If labels are neither names nor numbers, or a matrix has other values than 0 and 1.
+        If labels are neither names nor numbers, some are masked, or a matrix has other values than 0 and 1.
     UsageError
         If numbers are neither whole numbers of classes nor a matrix, or a table of names is given.
     """
+    refuse_masked(y, "y")
     if as_label_lists(y) is not None:
         return y, "names" if all(isinstance(each, str) for each in as_list(y) or ()) else "lists"
     if issparse(y):
@@ -67,14 +69,14 @@ def checked_targets(y: Any) -> tuple[Any, str]:
         message = "y: a column of numbers was given, and is read as one label per document"
         warnings.warn(message, DataConversionWarning, stacklevel=3)
         column = found[:, 0]
-    if len(found) and (names := _names_of_numbers(column)) is not None:
+    if found.size and (names := _names_of_numbers(column)) is not None:
         return names, "numbers"
     if found.ndim != 2:
         raise UsageError(
             "Unknown label type: y: expected names or whole numbers of labels, or a matrix of shape (n_documents, "
             f"n_labels), got {found.dtype} of shape {found.shape}"
         )
-    _check_indicators(coo_array(found))
+    _check_indicators(coo_array(sparse_type(found)))
     return y if hasattr(y, "columns") else found, "matrix"
 
 

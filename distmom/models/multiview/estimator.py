@@ -41,6 +41,7 @@ from distmom.moments.rows.multiview import (
 from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import layer_parameter, place_parameter
+from distmom.spectral.inputs.checks import check_n_rows
 from distmom.spectral.inputs.row_parts import joined_views, widths_of
 from distmom.spectral.inputs.tables import corpus_of_rows, corpus_of_views
 from distmom.spectral.parameters import parameter
@@ -220,8 +221,7 @@ class MultiView(FittedViews):
                 f"n_components: expected at most {most}, one more than the columns{products} of the narrowest "
                 f"view, got {k}; lift={self.lift + 1} allows up to {more}"
             )
-        if k > corpus.n_rows:
-            raise UsageError(f"n_components: expected at most {corpus.n_rows}, the number of rows, got {k}")
+        check_n_rows(corpus.n_rows, k)
 
     def _check_mixed(self) -> None:
         """Refuse what assumes one component per row where there are several; UsageError."""

@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
+from distmom.corpus.rows import as_array
 from distmom.engine import StoredRows
 from distmom.errors import InputError, UsageError
 from distmom.models.network.fitting import NetworkState, OneView, network_of_rows, network_of_views, one_view
@@ -150,7 +151,7 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         rows = checked_dense(X, 2)
         if groups is None:
             return self.fit_corpus(corpus_of_rows(X, rows))
-        numbers = np.unique(groups, return_inverse=True)[1]
+        numbers = np.unique(as_array(groups, "groups"), return_inverse=True)[1]
         if len(numbers) != len(rows):
             raise InputError(f"groups: expected {len(rows)}, one per row, got {len(numbers)}")
         order = np.argsort(numbers, kind="stable")

@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
 from distmom.corpus import RowCorpus
+from distmom.corpus.rows import as_array
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.search.component import SIDE_SEARCHES, SIDES, Found, conditioned
 from distmom.models.search.state import SearchState
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter
+from distmom.spectral.inputs.checks import check_n_rows, checked_dense
 from distmom.spectral.inputs.tables import check_column_names, column_names, corpus_of_rows
 from distmom.spectral.parameters import parameter
 from distmom.spectral.seeds import Seed, seed_parameter
@@ -118,15 +120,12 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         for name, column in zip(("y", "side")[-len(columns) :], columns, strict=True):
             if column is None:
                 continue
-            try:
-                found = check_array(column, dtype=np.float64, ensure_2d=False, input_name=name)
-            except ValueError as error:
-                raise InputError(str(error)) from error
-            found = found.reshape(len(found), -1)
+            given = column if hasattr(column, "columns") else as_array(column, name)
+            found = checked_rows(given[:, None] if getattr(given, "ndim", 2) == 1 else given, name)
             if len(found) != len(features):
                 raise InputError(f"{name}: expected {len(features)} rows as X has, got {len(found)}")
             parts.append(found)
-            further += column_names(column) or [f"{name}[{j}]" for j in range(found.shape[1])]
+            further += column_names(column, name) or [f"{name}[{j}]" for j in range(found.shape[1])]
         corpus = corpus_of_rows(X, np.hstack(parts) if further else features, further=further)
         corpus.settings[_N_TARGETS] = 0 if columns[-1] is None else parts[-1].shape[1]
         return corpus
@@ -149,11 +148,11 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""
         super().check(corpus)
         d, _ = self._sizes_of(corpus)
-        for name, number in (("features", d), ("rows", corpus.n_rows)):
-            if self.n_components > number:
-                raise UsageError(
-                    f"n_components: expected at most {number}, the number of {name}, got {self.n_components}"
-                )
+        if self.n_components > d:
+            raise UsageError(
+                f"n_components: expected at most {d}, the number of features, got {self.n_components}"
+            )
+        check_n_rows(corpus.n_rows, self.n_components)
 
     def _keep(self, state: Any) -> None:
         super()._keep(state)
@@ -288,8 +287,5 @@ def judged(gap: float, noise: float, n_sampled: int, force: bool, of_rows: float
 
 
 def checked_rows(X: Any, name: str) -> np.ndarray:
-    """Return rows in memory as a matrix of finite numbers; InputError if they are not."""
-    try:
-        return np.asarray(check_array(X, dtype=np.float64, input_name=name))
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    """Return rows in memory as a matrix of finite numbers, float64; InputError if they are not."""
+    return checked_dense(X, 1, name).astype(np.float64, copy=False)

@@ -30,7 +30,9 @@ from typing import Any, Self
 import numpy as np
 
 from distmom.blas import one_blas_thread
+from distmom.corpus.rows import as_array
 from distmom.engine import Engine, Sums, TallResult
+from distmom.errors import InputError, UsageError
 from distmom.models.search.base import FoundComponent, RowSearch
 from distmom.models.search.directions import (
     RegressionBasis,
@@ -157,14 +159,20 @@ class RegressionSearch(RowSearch):
         Raises
         ------
         UsageError
-            If a parameter is invalid, or there are fewer rows or features than components.
+            If a parameter is invalid, y is None, or there are fewer rows or features than components.
         InputError
-            If a value is not finite, or there is not one response per row.
+            If a value is not finite or masked, or there is not one response per row.
         NumericalError
             If the features are linearly dependent, or the moments carry fewer components than requested.
         """
-        response = np.asarray(y)
-        return self.fit_corpus(self._in_memory(X, response.reshape(len(response), 1), side))
+        if y is None:
+            raise UsageError(
+                "requires y to be passed, but the target y is None: RegressionSearch needs a response per row"
+            )
+        response = as_array(y, "y")
+        if response.ndim == 0 or response.ndim > 2 or response[:1].size != 1:
+            raise InputError(f"y: expected one response per row, got an array of shape {response.shape}")
+        return self.fit_corpus(self._in_memory(X, response.reshape(-1, 1), side))
 
     def program(self, run: Run) -> SearchState:
         """Add up the moments by the passes of a run, in two halves, and return the state."""

@@ -34,6 +34,7 @@ from distmom.moments.rows.multiview import MultiViewColumnsPass
 from distmom.moments.rows.trees import TreeMoments, TreeMomentsPass, Triple, tree_moments
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import layer_parameter, place_parameter
+from distmom.spectral.inputs.checks import check_n_rows
 from distmom.spectral.inputs.row_parts import joined_views, widths_of
 from distmom.spectral.inputs.tables import corpus_of_rows, corpus_of_views
 from distmom.spectral.parameters import parameter
@@ -192,8 +193,7 @@ class LatentTree(FittedTree):
                 f"n_components: expected at most {narrowest + 1}, one more than the columns of the narrowest leaf "
                 f"in a triple, got {k}"
             )
-        if k > corpus.n_rows:
-            raise UsageError(f"n_components: expected at most {corpus.n_rows}, the number of rows, got {k}")
+        check_n_rows(corpus.n_rows, k)
 
     def _widths(self, corpus: Any) -> tuple[int, ...]:
         return widths_of(corpus, self.widths, len(Tree.parse(self.tree).of_leaves), "leaves")

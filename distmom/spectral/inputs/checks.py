@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_array, check_non_negative
 
+from distmom.corpus.block import refuse_masked
 from distmom.corpus.layers import check_corpus
 from distmom.errors import InputError, UsageError
+from distmom.spectral.parameters import Parameter
 
 #: what a model that reads words is fitted to
 WORDS = ("words",)
@@ -28,13 +30,11 @@ def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
     Raises
     ------
     InputError
-        If scikit-learn's checks fail or a value is negative.
+        If scikit-learn's checks fail, or a value is masked or negative.
     """
+    refuse_masked(X, "X")
     try:
         X = check_array(X, accept_sparse="csr", ensure_min_samples=min_samples, input_name="X")
-        if X.dtype == np.float16:
-            # SciPy has no sparse matrices of half precision.
-            X = X.astype(np.float32)
         if X.shape[0]:
             check_non_negative(X, estimator)
     except ValueError as error:
@@ -42,7 +42,7 @@ def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
     return X
 
 
-def checked_dense(X: Any, min_samples: int) -> np.ndarray:
+def checked_dense(X: Any, min_samples: int, name: str = "X") -> np.ndarray:
     """Check dense rows of finite numbers of either sign, and return them in single or double precision.
 
     Parameters
@@ -50,14 +50,19 @@ def checked_dense(X: Any, min_samples: int) -> np.ndarray:
     X : array-like of shape (n_rows, n_features)
     min_samples : int
         Least number of rows.
+    name : str, default "X"
+        Name of the array in messages.
 
     Raises
     ------
     InputError
-        If scikit-learn's checks fail.
+        If scikit-learn's checks fail, or a value is masked.
     """
+    refuse_masked(X, name)
     try:
-        found = check_array(X, dtype=[np.float64, np.float32], ensure_min_samples=min_samples, input_name="X")
+        found = check_array(
+            X, dtype=[np.float64, np.float32], ensure_min_samples=min_samples, input_name=name
+        )
     except ValueError as error:
         raise InputError(str(error)) from error
     return np.asarray(found)
@@ -90,10 +95,17 @@ def check_columns(model: Any, corpus: Any) -> None:
         )
 
 
-def check_size(name: str, n: int) -> None:
-    """Check that a number of things to draw is not negative; else a UsageError."""
-    if n < 0:
-        raise UsageError(f"{name}: expected at least 0, got {n}")
+def check_n_rows(n_rows: int, n_components: int) -> None:
+    """Check that there are rows, else an InputError, and as many as components, else a UsageError."""
+    if n_rows == 0:
+        raise InputError("X: expected at least one row, got none")
+    if n_components > n_rows:
+        raise UsageError(f"n_components: expected at most {n_rows}, the number of rows, got {n_components}")
+
+
+def check_size(name: str, n: Any) -> None:
+    """Check that a number of things to draw or return is a whole number from 0; else a UsageError."""
+    Parameter(0, "", int, least=0).check(name, n)
 
 
 def check_counts(corpus: Any, name: str) -> None:

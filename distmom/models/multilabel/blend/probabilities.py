@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,13 @@ LEAST_THRESHOLD = 0.01
 N_BINS = 10
 
 
-def checked_threshold(threshold: float) -> float:
-    """Return a threshold; a UsageError if it is not a number from 0 to 1."""
-    if not 0.0 <= threshold <= 1.0:
-        raise UsageError(f"threshold: expected a probability from 0 to 1, got {threshold}")
+def checked_threshold(threshold: Any, best: float) -> float:
+    """Return a threshold, or ``best`` for "best"; a UsageError if it is neither that nor a number from 0 to 1."""
+    if isinstance(threshold, str) and threshold == "best":
+        return best
+    is_number = isinstance(threshold, Real) and not isinstance(threshold, bool)
+    if not (is_number and 0.0 <= threshold <= 1.0):
+        raise UsageError(f"threshold: expected a probability from 0 to 1, or 'best', got {threshold!r}")
     return float(threshold)
 
 
