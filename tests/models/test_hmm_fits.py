@@ -12,13 +12,16 @@ from sklearn.base import clone
 
 from distmom.corpus import RowCorpus
 from distmom.engine import open_engine
-from distmom.errors import InputError, UsageError
+from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import HiddenMarkov, load_model
 from distmom.models.markov.chain import Chain
 from distmom.models.markov.passes import DecodePass, ExpectationPass
 from distmom.moments.sequences.moments import ContextPass, WindowMomentsPass, WindowSketchPass
 from distmom.moments.sequences.windows import StepMeanPass
 from distmom.spectral.program.execute import execute
+
+#: rounding decides whether moments are exactly singular
+SINGULAR = r"two views is singular: . components need . singular values above zero|rank < k"
 
 
 def test_the_plan_lists_the_passes_that_are_made(tmp_path):
@@ -101,6 +104,8 @@ def test_parameters_follow_the_contract_of_estimators():
         (csr_array(np.eye(4)), None, {}, UsageError, r"of kind symbols or dense, got rows \(csr along rows\)"),
         ([0] * 9, None, {"n_components": 1, "n_power_iter": -1}, UsageError, "n_power_iter: expected at least 0"),
         ([0, 1, 0, 1], None, {"smoothing": -1.0}, UsageError, "smoothing: expected at least 0"),
+        ([0, 1, 1, 2, 2, 2, 1, 2, 2], None, {"n_components": 3}, NumericalError, SINGULAR),
+        ([0, 0, 0, 0, 1, 2], None, {}, NumericalError, SINGULAR),
     ],
 )  # fmt: skip
 def test_what_cannot_be_fitted_is_refused(X, lengths, options, error, message):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from distmom.errors import NumericalError
-from distmom.spectral.steps.three_views import decompose_views
+from distmom.spectral.steps.three_views import decompose_views, mapped
 
 
 def population(rng, widths, k):
@@ -37,3 +37,12 @@ def test_views_with_too_few_components_are_refused():
     inner[0] = inner[0] + 1e-3 * rng.standard_normal((4, 4))
     with pytest.raises(NumericalError, match="rank < k"):
         decompose_views(*inner, triples, tuple(wide), "joint")
+
+
+def test_only_exactly_singular_moments_are_refused():
+    nearly = np.diag([1.0, 2.0**-900])
+    np.testing.assert_array_equal(mapped(np.eye(2), nearly), np.diag([1.0, 2.0**900]))
+    with pytest.raises(
+        NumericalError, match="2 components need 2 singular values above zero, got 1, 0; use fewer"
+    ):
+        mapped(np.eye(2), np.diag([1.0, 0.0]))

@@ -200,8 +200,15 @@ def _components(of: ViewMaps, found: Decomposition) -> ViewComponents:
 
 
 def mapped(target: np.ndarray, source: np.ndarray) -> np.ndarray:
-    """Return ``target source^-1``."""
-    return np.asarray(np.linalg.solve(source.T, target.T).T)
+    """Return ``target source^-1``; a NumericalError if the source is exactly singular."""
+    try:
+        return np.asarray(np.linalg.solve(source.T, target.T).T)
+    except np.linalg.LinAlgError as error:
+        shown = ", ".join(f"{x:.3g}" for x in np.linalg.svd(source, compute_uv=False))
+        raise NumericalError(
+            f"the cross moment of two views is singular: {len(source)} components need {len(source)} singular "
+            f"values above zero, got {shown}; use fewer components, or more data"
+        ) from error
 
 
 def load_moments(directory: str) -> GroupMoments:
