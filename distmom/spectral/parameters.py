@@ -15,6 +15,8 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
+import numpy as np
+
 from distmom.errors import UsageError
 from distmom.spectral.bases import BaseEstimator
 
@@ -78,16 +80,23 @@ class Parameter:
             if not (isinstance(value, str) and value in self.choices):
                 raise UsageError(f"{name}: expected one of {', '.join(self.choices)}, got {value!r}")
             return
+        if self.kind is bool and not isinstance(value, bool | np.bool_):
+            raise UsageError(f"{name}: expected True or False, got {value!r}")
         if self.kind in (int, float):
             self._check_number(name, value)
+
+    @property
+    def _number(self) -> str:
+        """What a number is expected to be, for messages."""
+        return ("a whole number" if self.kind is int else "a number") + (", or 'auto'" if self.auto else "")
 
     def _check_number(self, name: str, value: Any) -> None:
         whole = self.kind is int
         wanted = numbers.Integral if whole else numbers.Real
         or_auto = ", or 'auto'" if self.auto else ""
-        if isinstance(value, str) or not isinstance(value, wanted):
-            what = "a whole number" if whole else "a number"
-            raise UsageError(f"{name}: expected {what}{or_auto}, got {value!r}")
+        # True and False are whole numbers of Python.
+        if isinstance(value, bool) or not isinstance(value, wanted):
+            raise UsageError(f"{name}: expected {self._number}, got {value!r}")
         # A whole number is compared as it is: as a float, a large seed would be rounded out of bounds.
         if not whole and not (math.isfinite(value) or (self.below is not None and math.isinf(value))):
             raise UsageError(f"{name}: expected a finite number{or_auto}, got {value}")

@@ -24,6 +24,10 @@ class SeedParameter(Parameter):
     def values(self) -> str:
         return f"int, RandomState or None, default {self.default}"
 
+    @property
+    def _number(self) -> str:
+        return "a whole number, a RandomState or None"
+
     def check(self, name: str, value: Any) -> None:
         if not isinstance(value, np.random.RandomState):
             super().check(name, value)

@@ -25,14 +25,18 @@ LABELS = np.repeat(["a", "b", "c"], 200)
     [
         (SpectralLDA, (WORDS,), {"n_components": 2, "n_refine": 1, "alpha0": 0.5, "max_df": 1.0}),
         (AnchorTopics, (WORDS,), {"n_components": 2, "max_df": 1.0}),
-        (MultiLabelMoM, (WORDS, LABELS), {"n_components": 3, "head": "linear", "smoothing": 0.25}),
+        (
+            MultiLabelMoM,
+            (WORDS, LABELS),
+            {"n_components": 3, "head": "linear", "smoothing": 0.25, "keep_sums": True},
+        ),
         (SphericalMixture, (ROWS,), {"n_components": 3, "n_em_iter": 1, "random_state": 3}),
         (ICA, (ROWS,), {"n_components": 2}),
         (ProductMixture, (WORDS > 0,), {"n_components": 2, "n_em_iter": 2}),
     ],
 )
 def test_fits_and_files_are_those_of_numbers_of_python(kind, data, parameters, tmp_path):
-    types = {int: np.int64, float: np.float32, str: str}
+    types = {int: np.int64, float: np.float32, str: str, bool: np.bool_}
     given = {name: types[type(value)](value) for name, value in parameters.items()}
     models = [kind(**values).fit(*data) for values in (parameters, given)]
     models[1].save(tmp_path / "model")

@@ -57,6 +57,8 @@ from distmom.spectral.steps.contracted import power_steps_parameter, third_momen
 AUTO_STATES = 100
 #: up to this number of documents the held-out documents are counted before anything runs
 FEW_DOCUMENTS = 1000
+#: least length of documents with a quarter of the largest weight: no document is shorter than a word
+LEAST_LENGTH = 1e-12
 #: fitted attributes of latent states
 _LATENT = tuple(f"{field.name}_" for field in fields(LatentStates))
 
@@ -152,7 +154,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
     )  # fmt: skip
     length_scale: float = parameter(
         "Length, in words, of documents with a quarter of the largest weight. Used with weighting=length.",
-        default=100.0,
+        default=100.0, least=LEAST_LENGTH,
     )  # fmt: skip
     decomposition: str = parameter(
         "Method that decomposes the third moment.", default="joint", choices=tuple(METHODS)
