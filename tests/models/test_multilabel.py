@@ -142,7 +142,19 @@ def test_the_largest_seed_is_one_below_the_bound():
         ({"decompose_on": "moon"}, "decompose_on: expected one of"),
         ({"smoothing": 1.0}, "smoothing: expected a number below 1, got 1.0"),
         ({"random_state": -1}, "random_state: expected at least 0, got -1"),
-        ({"random_state": 1.5}, "random_state: expected a whole number, got 1.5"),
+        ({"random_state": 1.5}, "random_state: expected a whole number, a RandomState or None, got 1.5"),
+        (
+            {"random_state": np.random.default_rng(0)},
+            "random_state: expected a whole number, a RandomState or None, got Generator",
+        ),
+        ({"random_state": True}, "random_state: expected a whole number, a RandomState or None, got True"),
+        ({"n_components": True}, "n_components: expected a whole number, got True"),
+        ({"length_scale": True}, "length_scale: expected a number, got True"),
+        ({"length_scale": 0.0}, "length_scale: expected at least 1e-12, got 0.0"),
+        ({"length_scale": -100.0}, "length_scale: expected at least 1e-12, got -100.0"),
+        ({"keep_sums": "no"}, "keep_sums: expected True or False, got 'no'"),
+        ({"keep_sums": 1}, "keep_sums: expected True or False, got 1"),
+        ({"force": None}, "force: expected True or False, got None"),
         ({"propensity": float("nan")}, "propensity: expected a finite number, got nan"),
         ({"n_components": 0}, "n_components: expected at least 1, got 0"),
         ({"n_residual_passes": -1}, "n_residual_passes: expected at least 0, got -1"),
@@ -157,9 +169,25 @@ def test_parameters_that_cannot_be_used_are_named(parameters, message):
 
 def test_labels_are_needed():
     X = np.ones((30, 5))
-    for y in (None, np.zeros((30, 4)), np.zeros((30, 0))):
+    for y in (None, np.zeros((30, 4)), np.zeros((30, 0)), np.array(3), 3.5):
         with pytest.raises(UsageError, match="labels"):
             MultiLabelMoM(2).fit(X, y)
+
+
+@pytest.mark.parametrize("head", ["ridge", "auto"])
+def test_words_are_needed(head):
+    with pytest.raises(NumericalError, match="no document that heads are fitted to has a word"):
+        MultiLabelMoM(2, head=head).fit(np.zeros((50, 5)), ["a", "b"] * 25)
+
+
+@pytest.mark.parametrize("k", [-1, 2.5, None, "a", True])
+def test_the_number_of_best_labels_is_a_whole_number(k):
+    model = MultiLabelMoM(3, head="linear").fit_corpus(random_corpus())
+    X = np.ones((2, 40), int)
+    expected = "at least 0, got -1" if k == -1 else f"a whole number, got {k!r}"
+    with pytest.raises(UsageError, match=f"k: expected {expected}"):
+        model.predict_top(X, k)
+    assert model.predict_top(X, np.int64(2))[0].shape == (2, 2)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 9])

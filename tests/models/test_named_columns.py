@@ -14,13 +14,14 @@ from distmom import (
     HiddenMarkov,
     LatentNetwork,
     LatentTree,
+    MultiLabelMoM,
     MultiView,
     RegressionSearch,
     SphericalMixture,
     SubspaceSearch,
     load_model,
 )
-from distmom.errors import UsageError
+from distmom.errors import InputError, UsageError
 
 NAMES = ["height", "weight", "age", "income", "rent", "debt"]
 
@@ -137,6 +138,17 @@ SEARCHES = {
     "regression": RegressionSearch(2),
     "subspace": SubspaceSearch(2, dimension=1),
 }
+
+
+def test_columns_of_the_same_name_are_refused():
+    words, labels = np.arange(90).reshape(30, 3), np.eye(30, 3, dtype=int)
+    twice = ["a", "a", "b"]
+    for X, y, name in (
+        (words, pd.DataFrame(labels, columns=twice), "y"),
+        (pd.DataFrame(words, columns=twice), labels, "X"),
+    ):
+        with pytest.raises(InputError, match=f"{name}: Expected unique column names"):
+            MultiLabelMoM(2, head="ridge").fit(X, y)
 
 
 @pytest.mark.parametrize("name", SEARCHES)

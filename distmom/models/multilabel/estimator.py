@@ -57,7 +57,7 @@ from distmom.spectral.steps.contracted import power_steps_parameter, third_momen
 AUTO_STATES = 100
 #: up to this number of documents the held-out documents are counted before anything runs
 FEW_DOCUMENTS = 1000
-#: least length of documents with a quarter of the largest weight: no document is shorter than a word
+#: smallest `length_scale`, which is positive
 LEAST_LENGTH = 1e-12
 #: fitted attributes of latent states
 _LATENT = tuple(f"{field.name}_" for field in fields(LatentStates))

@@ -44,7 +44,7 @@ def corpus_in_memory(
     InputError
         If a value is invalid, or there are fewer than two documents.
     """
-    label_names = column_names(y) if label_names is None else label_names
+    label_names = column_names(y, "y") if label_names is None else label_names
     if texts := as_texts(X):
         _check_number(texts, 2)
         return text_corpus(texts, y, label_names=label_names)

@@ -91,21 +91,27 @@ def rows_in_memory(model: Any, X: Any, min_samples: int = 0) -> np.ndarray:
     return rows
 
 
-def column_names(X: Any) -> list[str] | None:
+def column_names(X: Any, name: str = "X") -> list[str] | None:
     """Return the names of the columns of a table by scikit-learn's rules; None for arrays and unnamed columns.
+
+    Parameters
+    ----------
+    X : array_like, sparse matrix or table
+    name : str, default "X"
+        Name of the table in messages.
 
     Raises
     ------
     InputError
-        If only some of the names are strings.
+        If only some of the names are strings, or two columns have the same name.
     """
     if not hasattr(X, "columns"):
         return None
     probe = BaseEstimator()
     try:
         validate_data(probe, X, skip_check_array=True, ensure_2d=False)
-    except TypeError as error:
-        raise InputError(str(error)) from error
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: {error}") from error
     names = getattr(probe, "feature_names_in_", None)
     return None if names is None else [str(name) for name in names]
 

@@ -24,6 +24,7 @@ from distmom.engine import (
     Term,
     merge,
 )
+from distmom.errors import NumericalError
 from distmom.models.multilabel.heads.features import Features, from_states, to_states
 from distmom.models.multilabel.heads.heads import RidgeHead, SparseHead
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead, SketchNeighbors, unit_rows
@@ -143,6 +144,10 @@ def _orthonormalised(engine: Engine, tallies: Tallies, k: int) -> TallResult:
     """Return a basis of a sketch, and its k leading left singular vectors in the order of its singular values."""
     tall = tallies.tall["sketch"]
     sketch = tall.read_rows(slice(0, tall.n_rows))
+    if not sketch.any():
+        raise NumericalError(
+            "no document that heads are fitted to has a word of the vocabulary: expected documents with words"
+        )
     basis = orthonormal_basis(sketch)
     with one_blas_thread():
         u, _, _ = np.linalg.svd(basis.T @ sketch)
