@@ -340,7 +340,7 @@ class LabelPredictor:
         columns = np.arange(self.scorer_.n_labels)
         if (lists := as_label_lists(y)) is not None:
             y, _, _ = label_columns_of(lists, self.label_names_)
-        elif (names := column_names(y)) is not None:
+        elif (names := column_names(y, "y")) is not None:
             places = {name: place for place, name in enumerate(names)}
             columns = np.array([places.get(name, -1) for name in self.label_names_])
         elif y.shape[1] != self.scorer_.n_labels:

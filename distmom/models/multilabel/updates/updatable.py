@@ -346,7 +346,7 @@ class Updatable:
             raise UsageError("requires y to be passed, but the target y is None: labels are needed")
         block, (y, form) = self._block(X, 1), checked_targets(y)
         self._check_form(form)
-        names, new = column_names(y), first_names(y, form, classes)
+        names, new = column_names(y, "y"), first_names(y, form, classes)
         if (lists := as_label_lists(y)) is not None:
             y, names, _ = label_columns_of(lists, list(dict.fromkeys([*self.label_names_, *(new or ())])))
         elif names is None:
