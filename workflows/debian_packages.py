@@ -3,7 +3,8 @@
 Texts are the long descriptions of the packages of a release, each distinct one once. Labels are the tags of its
 first package (debtags), such as ``role::program``, in ``debian-train.jsonl.xz`` and ``debian-test.jsonl.xz``; with
 ``--labels depends`` the packages that it depends on, and with ``--labels all`` its tags, section and maintainer,
-in files whose names begin with ``depends`` and ``all``.
+in files whose names begin with ``depends`` and ``all``. ``--language de`` takes descriptions that are translated
+into German, in files whose names begin with ``debian_de``.
 
 Example::
 
@@ -14,6 +15,7 @@ Example::
 from __future__ import annotations
 
 import argparse
+import bz2
 import json
 import lzma
 import random
@@ -60,12 +62,13 @@ def labels_of(fields: dict[str, str], kind: str) -> list[str]:
     return sorted({name for name in names if name})
 
 
-def labelled_descriptions(packages: str, translation: str, kind: str) -> dict[str, list[str]]:
+def labelled_descriptions(
+    packages: str, translation: str, kind: str, language: str = "en"
+) -> dict[str, list[str]]:
     """Return the labels of every distinct description, those of its first package."""
+    field = f"Description-{language}"
     descriptions = {
-        fields["Description-md5"]: fields["Description-en"]
-        for fields in paragraphs(translation)
-        if "Description-en" in fields
+        fields["Description-md5"]: fields[field] for fields in paragraphs(translation) if field in fields
     }
     found: dict[str, list[str]] = {}
     for fields in paragraphs(packages):
@@ -78,7 +81,8 @@ def labelled_descriptions(packages: str, translation: str, kind: str) -> dict[st
 def fetch(path: str) -> str:
     """Return a compressed file of the mirror as text."""
     with urlopen(f"{MIRROR}/{path}") as response:
-        return lzma.decompress(response.read()).decode("utf-8")
+        decompress = bz2.decompress if path.endswith(".bz2") else lzma.decompress
+        return decompress(response.read()).decode("utf-8")
 
 
 def write_split(found: dict[str, list[str]], out: Path, name: str, seed: int) -> None:
@@ -100,13 +104,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("out", type=Path, metavar="OUT", help="directory of the two files")
     parser.add_argument("--release", default="bookworm", help="release of Debian (default: %(default)s)")
     parser.add_argument("--labels", choices=("tags", "depends", "all"), default="tags", help="[%(default)s]")
+    parser.add_argument("--language", default="en", help="of the descriptions (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
     options = parser.parse_args(arguments)
     place = f"dists/{options.release}/main"
-    found = labelled_descriptions(
-        fetch(f"{place}/binary-amd64/Packages.xz"), fetch(f"{place}/i18n/Translation-en.xz"), options.labels
-    )
-    write_split(found, options.out, {"tags": "debian"}.get(options.labels, options.labels), options.seed)
+    suffix = "xz" if options.language == "en" else "bz2"
+    translation = fetch(f"{place}/i18n/Translation-{options.language}.{suffix}")
+    packages = fetch(f"{place}/binary-amd64/Packages.xz")
+    found = labelled_descriptions(packages, translation, options.labels, options.language)
+    name = {"tags": "debian"}.get(options.labels, options.labels)
+    if options.language != "en":
+        name += f"_{options.language}"
+    write_split(found, options.out, name, options.seed)
     n_labels = len({label for each in found.values() for label in each})
     sys.stdout.write(f"{len(found)} descriptions with {n_labels} labels\n")
     return 0

@@ -11,6 +11,7 @@ references    the same without their cross-references              the cross-ref
 fortunes      sayings and jokes in six languages                   the file that has them
 kernel        pages of the documentation of Linux 6.1              all directories that they are in
 translations  entries of a German-English dictionary               fields and registers such as ``zool.``
+clipart       titles and descriptions of drawings                  their keywords
 imports       Python modules without their imports                 the packages that they import
 manuals       manual pages without their references                the pages to which they refer
 ============  ===================================================  ==========================================
@@ -28,6 +29,7 @@ from __future__ import annotations
 import argparse
 import ast
 import gzip
+import html
 import io
 import re
 import sys
@@ -165,6 +167,18 @@ def imports(files: Files) -> Iterator[Document]:
         yield "\n".join(lines), sorted({name.partition(".")[0] for name in names} - {own, "__future__"})
 
 
+def clipart(files: Files) -> Iterator[Document]:
+    """Yield titles and descriptions of drawings with their keywords."""
+    for path, content in sorted(files.items()):
+        if not path.endswith((".svg", ".svgz")):
+            continue
+        text = (gzip.decompress(content) if path.endswith("z") else content).decode("utf-8", "replace")
+        named = re.findall(r"<dc:(?:title|description)>\s*(?:<[^>]*>)?([^<]*)<", text)
+        keywords = [html.unescape(each).lower() for each in re.findall(r"<rdf:li>([^<]*)</rdf:li>", text)]
+        # Names whose encoding was mistaken have control characters.
+        yield html.unescape(" ".join(named)), [each for each in keywords if each.isprintable()]
+
+
 def manuals(files: Files) -> Iterator[Document]:
     """Yield the sources of manual pages without comments and references, and these, such as ``open (2)``."""
     # ``.BR open (2)`` on a line of its own, or ``\fBopen\fR(2)`` in one.
@@ -222,6 +236,7 @@ CORPORA = {
     "fortunes": (fortunes, FORTUNES),
     "kernel": (kernel, ["linux-doc-6.1"]),
     "translations": (translations, ["trans-de-en"]),
+    "clipart": (clipart, ["openclipart-svg"]),
     "imports": (imports, PYTHON),
     "manuals": (manuals, ["manpages", "manpages-dev", "git-man", "systemd", "util-linux"]),
 }
