@@ -20,8 +20,7 @@ from distmom.moments.sequences.moments import ContextPass, WindowMomentsPass, Wi
 from distmom.moments.sequences.windows import StepMeanPass
 from distmom.spectral.program.execute import execute
 
-#: rounding decides whether moments are exactly singular
-SINGULAR = r"two views is singular: . components need . singular values above zero|rank < k"
+SINGULAR = "two views is singular: . components need . singular values above"
 
 
 def test_the_plan_lists_the_passes_that_are_made(tmp_path):

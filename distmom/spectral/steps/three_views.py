@@ -200,15 +200,17 @@ def _components(of: ViewMaps, found: Decomposition) -> ViewComponents:
 
 
 def mapped(target: np.ndarray, source: np.ndarray) -> np.ndarray:
-    """Return ``target source^-1``; a NumericalError if the source is exactly singular."""
-    try:
-        return np.asarray(np.linalg.solve(source.T, target.T).T)
-    except np.linalg.LinAlgError as error:
-        shown = ", ".join(f"{x:.3g}" for x in np.linalg.svd(source, compute_uv=False))
+    """Return ``target source^-1``; a NumericalError if the source is singular up to rounding."""
+    values = np.linalg.svd(source, compute_uv=False)
+    k = len(values)
+    least = k * float(np.finfo(float).eps) * values[0]
+    if not values[-1] > least:
+        shown = ", ".join(f"{x:.3g}" for x in values)
         raise NumericalError(
-            f"the cross moment of two views is singular: {len(source)} components need {len(source)} singular "
-            f"values above zero, got {shown}; use fewer components, or more data"
-        ) from error
+            f"the cross moment of two views is singular: {k} components need {k} singular values above "
+            f"{least:.3g}, got {shown}; use fewer components, or more data"
+        )
+    return np.asarray(np.linalg.solve(source.T, target.T).T)
 
 
 def load_moments(directory: str) -> GroupMoments:
