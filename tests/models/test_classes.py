@@ -69,7 +69,8 @@ def test_scores_find_the_labels_of_a_table_by_name(data):
     # Labels that are not among the columns are in no document.
     least = model.score(texts, table[names[:2]])
     assert 0.0 < least < share
-    assert model.score(texts, table.rename(columns=str.upper)) == 0.0
+    with pytest.raises(UsageError, match=f"y: names of columns: .* such as '{names[0]}', got only others"):
+        model.score(texts, table.rename(columns=str.upper))
 
 
 def test_names_and_numbers_of_classes_are_no_scores_of_each_other(data):

@@ -330,7 +330,7 @@ class LabelPredictor:
         ------
         UsageError
             If words, the columns of a matrix of labels or the form of single labels, names or numbers, differ from
-            those of the fit.
+            those of the fit, or no column of a table is a label of the model.
         InputError
             If a value is invalid, or the numbers of documents differ.
         """
@@ -343,6 +343,9 @@ class LabelPredictor:
         elif (names := column_names(y, "y")) is not None:
             places = {name: place for place, name in enumerate(names)}
             columns = np.array([places.get(name, -1) for name in self.label_names_])
+            if columns.max() < 0:
+                expected = f"expected labels of the model, such as {self.label_names_[0]!r}"
+                raise UsageError(f"y: names of columns: {expected}, got only others, such as {names[0]!r}")
         elif y.shape[1] != self.scorer_.n_labels:
             raise UsageError(f"y: expected {self.scorer_.n_labels} labels as in the fit, got {y.shape[1]}")
         truth = label_matrix(y, block.n_documents)
