@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredColumns
-from distmom.errors import UsageError
+from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
 from distmom.moments.documents.product import (
     GroupMomentsPass,
@@ -146,20 +146,22 @@ class ProductMixture(SpectralEstimator):
         UsageError
             If a parameter is invalid, or there are fewer than three words per component.
         InputError
-            If a value is invalid.
+            If a value is invalid, or no document has a word.
         NumericalError
             If the moments carry fewer components than requested.
         """
         return self.fit_corpus(self._corpus(X))
 
     def check(self, corpus: Any) -> None:
-        """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""
+        """Check that the parameters are valid and suit a corpus; raise a UsageError or InputError otherwise."""
         super().check(corpus)
         if N_GROUPS * self.n_components > corpus.n_words:
             raise UsageError(
                 f"n_components: expected at most {corpus.n_words // N_GROUPS}, a third of the {corpus.n_words} "
                 f"words, got {self.n_components}"
             )
+        if not np.any(corpus.word_frequency):
+            raise InputError("X: expected documents with words, got none with a word of the vocabulary")
 
     def program(self, run: Run) -> ProductState:
         """Return the state of a model fitted by the passes of a run."""

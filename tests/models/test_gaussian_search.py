@@ -288,7 +288,9 @@ def test_what_does_not_suit_is_refused():
         GaussianSearch(3).fit(X).search(target=0)
     with pytest.raises(UsageError, match="rows: expected 6 columns, got 7"):
         model.search(rows=np.ones((1, 7)))
-    with pytest.raises(UsageError, match=r"along: expected 6 finite numbers, got an array of shape \(2,\)"):
+    with pytest.raises(UsageError, match=r"along: expected 6 finite numbers, got <U3 of shape \(\)"):
+        model.search(along="abc")
+    with pytest.raises(UsageError, match=r"along: expected 6 finite numbers, got float64 of shape \(2,\)"):
         model.search([1.0, 2.0])
     with pytest.raises(UsageError, match="n_components: expected at most 6, the number of features, got 7"):
         GaussianSearch(7).fit(X, z)

@@ -239,6 +239,8 @@ def test_more_components_than_a_group_of_words_can_tell_apart_are_refused():
         ProductMixture(5).fit(sample(100, 0))
     with pytest.raises(NumericalError):
         ProductMixture(2).fit(np.ones((50, 12), int))
+    with pytest.raises(InputError, match="X: expected documents with words, got none"):
+        ProductMixture(2).fit(np.zeros((50, 12), int))
 
 
 def test_the_command_line_fits_it_and_shows_its_words(tmp_path, capsys):

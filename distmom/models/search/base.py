@@ -203,10 +203,11 @@ class RowSearch(SearchAttributes, SpectralEstimator):
 
     def _of_vector(self, along: Any) -> np.ndarray:
         """Return the coordinates of a vector of features."""
-        found = np.asarray(along, np.float64)
-        if found.shape != (len(self.basis_),) or not np.isfinite(found).all():
+        found = as_array(along, "along")
+        is_vector = found.dtype.kind in "iubf" and found.shape == (len(self.basis_),)
+        if not (is_vector and np.isfinite(found).all()):
             raise UsageError(
-                f"along: expected {len(self.basis_)} finite numbers, got an array of shape {found.shape}"
+                f"along: expected {len(self.basis_)} finite numbers, got {found.dtype} of shape {found.shape}"
             )
         v = np.zeros(len(self.whitening_))
         v[: self.basis_.shape[1]] = found @ self.basis_
