@@ -8,7 +8,6 @@ import runpy
 import subprocess
 import sys
 import textwrap
-from functools import cache
 from pathlib import Path
 
 import click
@@ -32,7 +31,6 @@ distmom() { report distmom "$@"; }
 """
 
 
-@cache
 def commands(page, folder):
     """Return the calls of `distmom` and `python` in a page, each as a list of arguments, with loops unrolled."""
     blocks = re.findall(
@@ -40,14 +38,16 @@ def commands(page, folder):
     )
     for block in blocks:
         entered = re.findall(r"^ *\$ (.*)$", block, re.MULTILINE)
-        subprocess.run(
+        done = subprocess.run(
             ["/bin/bash", "-c", SHELL + ("\n".join(entered) or block)],
             cwd=folder,
             env={"PATH": "/nowhere"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            text=True,
             check=False,
         )
+        assert "syntax error" not in done.stderr, done.stderr
     written = folder / "commands"
     lines = written.read_text("utf-8").split("\n") if written.exists() else []
     return [line.split("\0")[:-1] for line in lines if line]
@@ -80,11 +80,11 @@ def test_commands_are_accepted(page, tmp_path, monkeypatch):
 
 
 class ParsedError(Exception):
-    """Ends a workflow once its arguments are parsed."""
+    """Ends a script once its arguments are parsed."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_workflows_accept_their_arguments(page, tmp_path, monkeypatch, capsys):
+def test_scripts_accept_their_arguments(page, tmp_path, monkeypatch, capsys):
     parse = argparse.ArgumentParser.parse_args
 
     def stop(parser, arguments=None, namespace=None):
@@ -94,7 +94,7 @@ def test_workflows_accept_their_arguments(page, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
     monkeypatch.syspath_prepend(ROOT / "workflows")
     for command in commands(page, tmp_path):
-        if not command[1].startswith("workflows/"):
+        if not command[1].endswith(".py"):
             continue
         monkeypatch.setattr(sys, "argv", command[1:])
         try:

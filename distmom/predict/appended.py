@@ -21,13 +21,14 @@ class AppendedArray:
         self._array, self._chunk = array, int(array.chunks[0])
         self._at = 0
         self._rest: list[np.ndarray] = []
+        self._n_rest = 0
 
     def append(self, values: np.ndarray) -> None:
         """Add rows, and write the chunks that they complete."""
         self._rest.append(values)
-        n_rows = sum(map(len, self._rest))
-        if n_rows >= self._chunk:
-            self._write(n_rows - n_rows % self._chunk)
+        self._n_rest += len(values)
+        if self._n_rest >= self._chunk:
+            self._write(self._n_rest - self._n_rest % self._chunk)
 
     def __enter__(self) -> Self:
         return self
@@ -36,7 +37,7 @@ class AppendedArray:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            self._write(sum(map(len, self._rest)))
+            self._write(self._n_rest)
 
     def _write(self, n_rows: int) -> None:
         if not n_rows:
@@ -44,4 +45,4 @@ class AppendedArray:
         whole = np.concatenate(self._rest) if len(self._rest) > 1 else self._rest[0]
         self._array[self._at : self._at + n_rows] = whole[:n_rows]
         self._at += n_rows
-        self._rest = [whole[n_rows:]]
+        self._rest, self._n_rest = [whole[n_rows:]], self._n_rest - n_rows

@@ -73,10 +73,10 @@ class DiagonalMixture(RowDensity):
         deviation, or one if it is zero.
     diagnostics_ : dict
         ``conditioning`` has, for every two thirds of the columns, the ratio of the n_components-th to the largest
-        singular value of their moment;
-        ``coherence`` the largest leverage of a column, which must be small for random thirds to work
-        (proposition 3.2); ``residual`` the share of the whitened third moment that the components do not explain;
-        ``log_likelihoods`` the average per row before each EM pass (see docs/diagonal.md).
+        singular value of their moment; ``coherence`` the largest leverage of a column, which must be small for
+        random thirds to work (proposition 3.2); ``residual`` the share of the whitened third moment that the
+        components do not explain; ``log_likelihoods`` the average per row before each EM pass (see
+        docs/diagonal.md).
     vocabulary_ : list of str
         Names of the columns.
     n_features_in_ : int
