@@ -1,5 +1,7 @@
 """Files of partial sums: kept over epochs, released when their pass is committed."""
 
+import uuid
+
 import numpy as np
 import pytest
 
@@ -67,4 +69,14 @@ def test_nothing_is_kept_that_nobody_takes_over(tmp_path, durable, is_held):
     files.release([made])
     assert (place.exists(), len(list(files.spare.iterdir()))) == (False, 1)
     files.drop()
+    assert not (tmp_path / "partial").exists()
+
+
+def test_a_directory_of_a_driver_without_an_epoch_is_never_taken_for_one_of_an_epoch(tmp_path, monkeypatch):
+    """A random name consists of decimal digits alone once in about 280 times."""
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=0x12345678901234567890123456789012))
+    pass_files(PartialFiles(tmp_path, durable=True), "pass")
+    later = PartialFiles(tmp_path, durable=True)
+    later.take_over(3)
+    later.leave()
     assert not (tmp_path / "partial").exists()

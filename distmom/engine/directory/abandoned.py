@@ -11,6 +11,7 @@ import distributed
 import distributed.worker
 
 from distmom.engine.directory.epochs import file_of, is_cancelled
+from distmom.engine.directory.partials import epoch_of
 from distmom.errors import CancelledError
 
 #: seconds between two looks at the records of a run
@@ -32,9 +33,9 @@ class Requests:
 
     def __init__(self, files: str | os.PathLike[str]) -> None:
         place = Path(files)
-        epoch = place.parent.name
-        self._run = place.parents[2] if epoch.isdigit() and len(epoch) < 12 else None
-        self._next = None if self._run is None else file_of(self._run, int(epoch) + 1)
+        epoch = epoch_of(place.parent)
+        self._run = None if epoch is None else place.parents[2]
+        self._next = None if epoch is None else file_of(place.parents[2], epoch + 1)
         self._looked = time.monotonic()
         self._task = _own_task()
 

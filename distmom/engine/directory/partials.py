@@ -12,6 +12,9 @@ from pathlib import Path
 from distmom.corpus.files.commit import TEMPORARY
 from distmom.engine.stored.scratch import SPARE, ScratchArray
 
+#: how the directory of a driver without an epoch begins: random digits alone could be read as an epoch
+_NO_EPOCH = "no-epoch-"
+
 
 class PartialFiles:
     """The files of the partial sums of one driver of a run.
@@ -29,7 +32,7 @@ class PartialFiles:
         self._durable = durable
         #: number of the epoch; None while the run is not held, as of a temporary directory
         self._epoch: int | None = None
-        self._folder = run / "partial" / uuid.uuid4().hex[:12]
+        self._folder = run / "partial" / f"{_NO_EPOCH}{uuid.uuid4().hex[:12]}"
         #: names of the directories of passes that are kept until their pass is committed
         self._kept: set[str] = set()
 
@@ -39,7 +42,7 @@ class PartialFiles:
         self._folder = self._run / "partial" / f"{epoch:04d}"
         self._kept.clear()
         for place in self._earlier(epoch):
-            for of_pass in place.glob("*") if self._durable and place.name.isdigit() else ():
+            for of_pass in place.glob("*") if self._durable and epoch_of(place) is not None else ():
                 is_committed = (self._run / "passes" / of_pass.name).exists()
                 if not is_committed and any(of_pass.glob("*.json")):
                     self._folder.mkdir(parents=True, exist_ok=True)
@@ -70,9 +73,9 @@ class PartialFiles:
         found = [
             place
             for place in (self._run / "partial").glob("*")
-            if not place.name.isdigit() or int(place.name) < epoch
+            if (other := epoch_of(place)) is None or other < epoch
         ]
-        return sorted(found, reverse=True)
+        return sorted(found, key=lambda place: epoch_of(place) or 0, reverse=True)
 
     @property
     def keeps_groups(self) -> bool:
@@ -128,6 +131,11 @@ class PartialFiles:
         for empty in (self._folder, self._folder.parent):
             with suppress(OSError):
                 empty.rmdir()
+
+
+def epoch_of(folder: Path) -> int | None:
+    """Return the epoch whose driver writes to a directory of partial sums; None if the driver has none."""
+    return int(folder.name) if folder.name.isdecimal() else None
 
 
 def remove_tree(path: Path) -> None:
