@@ -117,10 +117,10 @@ BLOCK_ROWS = 4096
 def add_third_moment(
     tensor: np.ndarray, left: np.ndarray, right: np.ndarray, weight: np.ndarray | None = None
 ) -> None:
-    """Add ``sum_i weight_i left_i (x) left_i (x) right_i`` to the block triples a <= b of a tensor in place.
+    """Add ``sum_i weight_i left_i (x) left_i (x) right_i`` to a tensor in place, for pairs of columns a <= b.
 
-    With ``right is left`` the sum is fully symmetric and only the triples a <= b <= c are computed, about a
-    sixth of all products. Finish with `fill_symmetric`, otherwise with `fill_pairs`.
+    With ``right is left`` the sum is fully symmetric, and only blocks of columns c from that of b on are computed:
+    about a sixth of all products. Finish with `fill_symmetric`, otherwise with `fill_pairs`.
 
     Parameters
     ----------
@@ -137,7 +137,9 @@ def add_third_moment(
         # Pairs are formed from contiguous columns, so that the loop is vectorised.
         part, third = np.ascontiguousarray(left[rows].T), np.ascontiguousarray(weighted[rows])
         for a in _blocks(0, r):
-            for b in _blocks(a.start, r):
+            c = a.start if symmetric else 0
+            tensor[a, a, c:][np.triu_indices(len(part[a]))] += _squares(part[a], third[:, c:], pairs)
+            for b in _blocks(a.stop, r):
                 c = b.start if symmetric else 0
                 tensor[a, b, c:] += _products(part[a], part[b], third[:, c:], pairs)
 
@@ -202,8 +204,20 @@ def _products(left: np.ndarray, middle: np.ndarray, right: np.ndarray, pairs: np
     return np.asarray(formed.reshape(-1, shape[2]) @ right).reshape(*shape[:2], -1)
 
 
+def _squares(left: np.ndarray, right: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """Return the rows a <= b of `_products` with ``middle is left``, of shape (a * (a + 1) / 2, c)."""
+    size, n = left.shape
+    formed = pairs[: size * (size + 1) // 2 * n].reshape(-1, n)
+    first = 0
+    for a in range(size):
+        last = first + size - a
+        np.multiply(left[a], left[a:], out=formed[first:last])
+        first = last
+    return np.asarray(formed @ right)
+
+
 def fill_symmetric(tensor: np.ndarray) -> np.ndarray:
-    """Complete a fully symmetric tensor in place from its block triples a <= b <= c, and return it.
+    """Complete a fully symmetric tensor in place from the sums of `add_third_moment`, and return it.
 
     Parameters
     ----------
@@ -211,6 +225,8 @@ def fill_symmetric(tensor: np.ndarray) -> np.ndarray:
         As accumulated by `add_third_moment` with ``right is left``.
     """
     blocks = _blocks(0, len(tensor))
+    for a in blocks:
+        fill_pairs(tensor[a, a])
     for triple in product(range(len(blocks)), repeat=3):
         order = sorted(range(3), key=triple.__getitem__)
         if order != [0, 1, 2]:
@@ -221,13 +237,12 @@ def fill_symmetric(tensor: np.ndarray) -> np.ndarray:
 
 
 def fill_pairs(tensor: np.ndarray) -> np.ndarray:
-    """Complete a tensor, symmetric in its first two indices, in place from its block pairs a <= b; return it.
+    """Complete a tensor, symmetric in its first two indices, in place from its pairs a <= b; return it.
 
     Parameters
     ----------
     tensor : ndarray of shape (r, r, m)
     """
     for a in range(len(tensor)):
-        first = a // TENSOR_BLOCK * TENSOR_BLOCK
-        tensor[a, :first] = tensor[:first, a]
+        tensor[a, :a] = tensor[:a, a]
     return tensor
