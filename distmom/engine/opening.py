@@ -83,7 +83,6 @@ def open_engine(
 
         stack.enter_context(space_explained(run.path))
         try:
-            run.record_environments(options["executor"].environments)
             with_stored = getattr(corpus, "with_stored", None)
             yield Engine(with_stored(run.put) if with_stored else corpus, run, observer=observe, **options)
         finally:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus.files.records import RecordFormat
+from distmom.engine.environment import Environment
 from distmom.engine.stored.arrays import StoredRows
 from distmom.engine.stored.held import HeldSum
 from distmom.engine.stored.scratch import ScratchArray, scratch_file, write_scratch
@@ -120,7 +121,10 @@ class Report:
             (name, i): tuple(SparsePart(*map(part, parts)) for parts in found)
             for name, i, found in content["runs"]
         }
-        return Folded(sums, content["rows"], {}, tall, runs, files=sums.files(), n_found=1)
+        return Folded(
+            sums, content["rows"], {}, tall, runs, files=sums.files(), n_found=1,
+            environments=frozenset(Environment(**each) for each in content["environments"]),
+        )  # fmt: skip
 
     def write(self, folded: Folded) -> None:
         """Write the report on a group, once all that is in memory is in a file too.
@@ -142,6 +146,7 @@ class Report:
             "n_threads": self.n_threads,
             "sums": [(name, entry(value)) for name, value in folded.sums.items()],
             "rows": folded.row_digests,
+            "environments": [asdict(each) for each in folded.environments],
             "tall": [
                 (*place, [entry(part.single), entry(part.double)]) for place, part in folded.tall.items()
             ],

@@ -201,8 +201,12 @@ class Scans:
         return f"shard {first}" if first == last else f"shards {first} to {last}"
 
     def _account(self, pass_: Pass, folded: Folded) -> None:
-        """Count the seconds of the tasks of a pass, and log a warning if two attempts at one gave other bits."""
+        """Count the seconds of the tasks of a pass, and record where they ran.
+
+        A warning is logged if two attempts at a task gave different bits.
+        """
         add_spent(self.spent, folded.spent)
+        self.directory.record_environments(folded.environments)
         for each in folded.differing:
             logger.warning(
                 "%s: two attempts at a task gave different bits: %s; the processors of the workers differ, or a "

@@ -12,6 +12,7 @@ from distmom.blas import one_blas_thread
 from distmom.clock import add_spent, spend, taken
 from distmom.corpus import AnyCorpus, RowBlock
 from distmom.engine.directory.abandoned import Requests
+from distmom.engine.environment import environment
 from distmom.engine.passes import Pass, cut_block, resolve
 from distmom.engine.reports import Report
 from distmom.engine.shards import read_shard
@@ -97,7 +98,8 @@ def fold(task: GroupTask) -> Folded:
         digests = _accumulate(task, opened, sums, kept)
         with spend("write"):
             folded = _folded(task, sums) if task.tall is None else _tall_folded(task, task.tall, opened, sums)
-            folded = replace(folded, row_digests=digests, rows=kept or {})
+            own = frozenset({environment()})
+            folded = replace(folded, row_digests=digests, rows=kept or {}, environments=own)
         release_maps()
         return _reported(folded, report)
 

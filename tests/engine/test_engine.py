@@ -253,9 +253,10 @@ def test_a_temporary_directory_that_cannot_be_removed_is_reported(tmp_path, monk
 def test_a_run_records_the_processors_that_have_worked_for_it(tmp_path, caplog):
     corpus, own = random_corpus(), environment()
     with open_engine(corpus, tmp_path) as engine:
+        assert engine.directory.environments() == []
+        engine.run(count(corpus))
         assert engine.directory.environments() == [asdict(own)]
-    with open_engine(corpus, tmp_path):
-        pass
+        engine.run(count(corpus, factor=2.0))
     assert not caplog.text
     other = replace(own, processor="another")
     engine.directory.record_environments([own, other])

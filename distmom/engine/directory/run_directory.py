@@ -82,6 +82,8 @@ class RunDirectory:
         self.path: Path = Path(path).absolute()
         self.durable: bool = durable
         self.partials: PartialFiles = PartialFiles(self.path, durable)
+        #: kept here alone for a temporary directory, and in a file for others
+        self._environments: list[dict[str, str]] = []
         self.lease: Lease | None = None
         for name in FIRST_DIRECTORIES:
             (self.path / name).mkdir(parents=True, exist_ok=True)
@@ -133,22 +135,27 @@ class RunDirectory:
     def environments(self) -> list[dict[str, str]]:
         """Return the environments of the processes that have run tasks so far."""
         path = self.path / "environment.json"
-        found: list[dict[str, str]] = ENVIRONMENT.read(path)["environments"] if path.exists() else []
-        return found
+        if self.durable:
+            self._environments = ENVIRONMENT.read(path)["environments"] if path.exists() else []
+        return self._environments
 
     def record_environments(self, environments: Iterable[Environment]) -> None:
-        """Add the environments of the processes that will run tasks; log a warning if processors differ."""
+        """Add the environments of processes that have run tasks; log a warning if processors differ."""
         before = self.environments()
-        found = before + [asdict(each) for each in environments if asdict(each) not in before]
+        new = [asdict(each) for each in sorted(environments, key=str) if asdict(each) not in before]
+        if not new:
+            return
+        self._environments = found = before + new
         if len({(each["processor"], each["blas"]) for each in found}) > 1:
             kinds = sorted({f"{each['processor']} ({each['blas']})" for each in found})
             logger.warning(
                 "the last bits of results depend on the processor, and processors differ: %s",
                 "; ".join(kinds),
             )
-        if found != before:
-            content = {"environments": found}
-            ENVIRONMENT.write(self.path / "environment.json", content, survives_power_failure=self.durable)
+        if self.durable:
+            ENVIRONMENT.write(
+                self.path / "environment.json", {"environments": found}, survives_power_failure=True
+            )
 
     def put(self, array: np.ndarray) -> StoredArray:
         """Write an array once and return its handle; equal arrays share one file."""

@@ -64,7 +64,6 @@ class OnCluster:
         self._share: float = dask.config.get("distmom.share", 1.0)
         self._priority: int = LEVELS * dask.config.get("distmom.priority", 0)
         self._versions = environment().versions()
-        self._environments: tuple[Environment, ...] | None = None
         self._notices = Notices()
 
     @property
@@ -83,16 +82,7 @@ class OnCluster:
         return max(1, round(2 * max(1, n_threads) * self._share))
 
     def check(self) -> None:
-        """Check that all present workers run the versions of this process; a ClusterError otherwise."""
-        self._environments = self._ask()
-
-    @property
-    def environments(self) -> tuple[Environment, ...]:
-        """The distinct environments of the workers that were present at the last `check`."""
-        return self._environments if self._environments is not None else self._ask()
-
-    def _ask(self) -> tuple[Environment, ...]:
-        """Ask all workers for their environment.
+        """Check that all present workers run the versions of this process.
 
         Raises
         ------
@@ -107,7 +97,6 @@ class OnCluster:
                 raise ClusterError(f"worker {worker}: cannot run this distmom: {got}")
             if wrong := differing(self._versions, got.versions()):
                 raise ClusterError(f"worker {worker}: other versions than the client: {wrong}")
-        return tuple(sorted(set(found.values()), key=str))
 
     def idle_timeout_s(self) -> float | None:
         """Return the seconds without a task after which the scheduler closes itself; None if unknown."""

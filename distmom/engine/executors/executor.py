@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from distmom.compiled import watched
-from distmom.engine.environment import Environment, environment
 from distmom.engine.executors.attempts import attempted
 
 logger = logging.getLogger(__name__)
@@ -39,11 +38,6 @@ class Executor(Protocol):
     @property
     def n_threads(self) -> int:
         """Number of tasks that run at a time."""
-        ...
-
-    @property
-    def environments(self) -> tuple[Environment, ...]:
-        """The distinct environments of the processes in which tasks run."""
         ...
 
     def reduce(
@@ -97,11 +91,6 @@ class InProcess:
 
     description = "in this process"
     n_threads = 1
-
-    @property
-    def environments(self) -> tuple[Environment, ...]:
-        """The environment of this process."""
-        return (environment(),)
 
     def reduce(
         self,

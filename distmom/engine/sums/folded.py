@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from distmom.clock import add_spent
+from distmom.engine.environment import Environment
 from distmom.engine.stored.scratch import ScratchArray
 from distmom.engine.sums.additive import Sums, merge
 from distmom.engine.sums.sparse import SparsePart
@@ -38,6 +39,8 @@ class Folded:
         Number of tasks that an earlier driver had finished.
     differing : tuple of str
         Groups of which two attempts gave different bits, and the digests of both.
+    environments : frozenset of Environment
+        Environments of the processes that ran the tasks.
     """
 
     sums: Sums
@@ -49,6 +52,7 @@ class Folded:
     rows: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     n_found: int = 0
     differing: tuple[str, ...] = ()
+    environments: frozenset[Environment] = frozenset()
 
     def all_files(self) -> list[ScratchArray]:
         """Return all reported files."""
@@ -71,6 +75,7 @@ def merge_partials(parts: Iterable[Folded]) -> Folded:
     rows: dict[str, dict[str, np.ndarray]] = {}
     n_found = 0
     differing: tuple[str, ...] = ()
+    environments: set[Environment] = set()
     started = time.perf_counter()
 
     def sums() -> Iterator[Sums]:
@@ -81,6 +86,7 @@ def merge_partials(parts: Iterable[Folded]) -> Folded:
             files += part.files
             n_found += part.n_found
             differing += part.differing
+            environments.update(part.environments)
             for name, of_shard in part.row_digests.items():
                 digests.setdefault(name, {}).update(of_shard)
             for name, held in part.rows.items():
@@ -90,4 +96,15 @@ def merge_partials(parts: Iterable[Folded]) -> Folded:
 
     total = merge(sums())
     add_spent(spent, {"merge": time.perf_counter() - started})
-    return Folded(total, digests, spent, tall, runs, files + total.files(), rows, n_found, differing)
+    return Folded(
+        total,
+        digests,
+        spent,
+        tall,
+        runs,
+        files + total.files(),
+        rows,
+        n_found,
+        differing,
+        frozenset(environments),
+    )
