@@ -5,14 +5,16 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clusters import wait_until
-from deployment import needs
+from deployment import needs, started
 from stores import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
+#: command that runs the node
+NODE = ["slurmd", "-D", "-N", "one"]
 #: mark of tests that need it
 needs_slurm = needs(*PROGRAMS)
 
@@ -41,8 +43,31 @@ SelectTypeParameters=CR_CPU_Memory
 ReturnToService=2
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=100000
 NodeName=one NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=8000
-PartitionName=all Nodes=ALL Default=YES State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=all Nodes=ALL Default=YES State=UP PriorityTier=1
+PartitionName=urgent Nodes=ALL State=UP PriorityTier=2
 """
+
+
+def fail_node(environment, job):
+    """Kill everything that runs on the node, as a power failure does, and let SLURM know of it."""
+    daemon = int(Path(environment["SLURM_CONF"]).with_name("slurmd.pid").read_text())
+    os.kill(daemon, signal.SIGKILL)
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            of_job = f"SLURM_JOB_ID={job}".encode() in (place / "environ").read_bytes().split(b"\0")
+            if of_job or (place / "cmdline").read_bytes().startswith(f"slurmstepd: [{job}.".encode()):
+                os.kill(int(place.name), signal.SIGKILL)
+    down = ("scontrol", "update", "NodeName=one", "State=DOWN", "Reason=power")
+    subprocess.run(down, env=environment, check=True)
+
+
+@contextmanager
+def node(environment):
+    """Run the node again."""
+    with started(Path(environment["SLURM_CONF"]).with_name("slurmd.out"), *NODE, env=environment) as process:
+        yield process
 
 
 @contextmanager
@@ -66,13 +91,13 @@ def slurm(place):
     commands = [
         ["munged", "--force", "--foreground", f"--key-file={key}", *munge],
         ["slurmctld", "-D"],
-        ["slurmd", "-D", "-N", "one"],
+        NODE,
     ]
-    started = []
+    running = []
     try:
         for command in commands:
             with (place / f"{command[0]}.out").open("wb") as out:
-                started.append(subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=place))
+                running.append(subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=place))
         state = ["sinfo", "--noheader", "--format=%T"]
         wait_until(
             lambda: (
@@ -81,6 +106,6 @@ def slurm(place):
         )
         yield environment
     finally:
-        for process in reversed(started):
+        for process in reversed(running):
             process.send_signal(signal.SIGTERM)
             process.wait(30)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from batch import needs_slurm, slurm
+from batch import fail_node, needs_slurm, node, slurm
 from clusters import wait_until
 from deployment import needs
 from helpers import planted_corpus
@@ -171,6 +171,46 @@ def test_a_job_that_reaches_its_time_limit_is_queued_again_and_resumes(place, ba
     batch.command("scontrol", "update", f"JobId={job}", "StartTime=now")
     batch.wait(job, "COMPLETED")
     assert before
+    assert before.items() < committed(tmp_path / "run").items()
+    assert_same_models(tmp_path / "m", place / "local")
+
+
+def test_a_job_that_is_preempted_is_queued_again_by_slurm_and_resumes(place, batch, tmp_path):
+    slow, variables = slowed(batch)
+    fit = (place / "corpus", tmp_path / "m", *MODEL, "--run", tmp_path / "run")
+    job = batch.submit(*fit, **variables)
+    wait_until(lambda: committed(tmp_path / "run"))
+    urgent = ("sbatch", "--parsable", "--partition=urgent", "--exclusive", "--output=urgent.log")
+    other = batch.command(*urgent, "--wrap=sleep 1").strip()
+    batch.wait(other, "COMPLETED")
+    batch.wait(job, "PENDING")
+    assert batch.shown(job, "Restarts") == "1"
+    before = committed(tmp_path / "run")
+    assert not (tmp_path / "m").exists()
+    slow.unlink()
+    # Otherwise SLURM waits for two minutes.
+    batch.command("scontrol", "update", f"JobId={job}", "StartTime=now")
+    batch.wait(job, "COMPLETED")
+    assert before
+    assert before.items() < committed(tmp_path / "run").items()
+    assert_same_models(tmp_path / "m", place / "local")
+
+
+def test_a_job_whose_node_fails_is_queued_again_by_slurm_and_resumes(place, batch, tmp_path):
+    slow, variables = slowed(batch)
+    job = batch.submit(place / "corpus", tmp_path / "m", *MODEL, "--run", tmp_path / "run", **variables)
+    wait_until(lambda: committed(tmp_path / "run"))
+    before = committed(tmp_path / "run")
+    fail_node(batch.environment, job)
+    assert not (tmp_path / "m").exists()
+    slow.unlink()
+    with node(batch.environment):
+        wait_until(lambda: batch.shown(job, "Restarts") == "1", 120)
+        # SLURM still tries to kill what ran on the node, and would kill a job that begins at once.
+        time.sleep(5.0)
+        # Otherwise SLURM waits for two minutes.
+        batch.command("scontrol", "update", f"JobId={job}", "StartTime=now")
+        batch.wait(job, "COMPLETED")
     assert before.items() < committed(tmp_path / "run").items()
     assert_same_models(tmp_path / "m", place / "local")
 
