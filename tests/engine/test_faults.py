@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -108,13 +109,18 @@ def test_a_task_that_was_carried_out_twice_counts_once_and_replaces_nothing(corp
 
 
 @contextmanager
-def proxied(port):
-    """Forward connections to a port of this host; yield another port, and a function that cuts all connections."""
+def proxied(port, delays_s=(0.0,)):
+    """Forward connections to a port of this host; yield another port, and a function that cuts all connections.
+
+    What arrives is forwarded after these delays, in turn; a lost packet, which is sent again, is a delay of 0.2 s.
+    """
     open_, server = [], socket.create_server(("127.0.0.1", 0))
 
     def forward(one, other):
+        waits = cycle(delays_s)
         with suppress(OSError):
             while content := one.recv(1 << 16):
+                time.sleep(next(waits))
                 other.sendall(content)
         for each in (one, other):
             with suppress(OSError):
@@ -162,6 +168,16 @@ def test_a_connection_that_is_cut_ends_a_pass_within_seconds(corpus, monkeypatch
             interrupted()
         assert time.monotonic() - started < 30
         assert total(corpus, OnCluster(local.get_client())) == total(corpus)
+
+
+def test_delays_and_lost_packets_change_no_bit(corpus):
+    delays_s = (0.0, 0.02, 0.2, 0.0, 0.05)
+    with (
+        threads() as (local, _),
+        proxied(int(local.scheduler_address.rpartition(":")[2]), delays_s) as (port, _),
+        open_executor(scheduler=f"tcp://127.0.0.1:{port}") as executor,
+    ):
+        assert total(corpus, executor) == total(corpus)
 
 
 class Connected:
