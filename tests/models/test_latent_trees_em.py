@@ -220,6 +220,16 @@ def test_which_columns_are_indicators_of_a_category(leaf):
         assert model.diagnostics_["log_likelihoods"][-1] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("unit", [1e-150, 1e-30, 1e-12, 1e-6, 1e6, 1e30])
+def test_the_unit_of_the_columns_changes_no_state(unit):
+    leaves = [own - own.min() for own in real_leaves(3_000, 0)[0]]
+    plain = LatentTree(2, tree=QUARTET[0], n_em_iter=2).fit(leaves)
+    scaled = LatentTree(2, tree=QUARTET[0], n_em_iter=2).fit([unit * own for own in leaves])
+    found = scaled.predict_proba([unit * own for own in leaves])
+    assert_allclose(found, plain.predict_proba(leaves), atol=1e-8)
+    assert_allclose(scaled.components_, unit * plain.components_, rtol=1e-6)
+
+
 def test_states_are_in_the_order_of_the_root_and_of_parents():
     truth = Truth(*WIDE[1:], 2, (3,) * 7, seed=3)
     model = LatentTree(2, tree=WIDE[0], n_em_iter=40).fit(truth.sample(5_000, 0))

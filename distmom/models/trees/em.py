@@ -26,7 +26,7 @@ from distmom.spectral.steps.em import iterate
 _LEAST = 1e-15
 #: least probability with which EM starts, as a share of the average one
 _START_SHARE = 0.01
-#: largest deviation from the moments of indicators that is rounding
+#: largest deviation from the moments of indicators that is rounding, as a share of the means of the columns
 _ROUNDING = 1e-9
 #: share of all rows up to which a state is empty
 _EMPTY = 1e-12
@@ -138,8 +138,11 @@ def leaf_whitenings(
         covariance = second * np.outer(inverse[cut], inverse[cut])
         products = covariance + np.outer(mean[cut], mean[cut])
         np.fill_diagonal(products, mean_squares[cut] - mean[cut])
-        # x_j^2 = x_j, and of the columns of a row at most one is 1.
-        if np.abs(products).max() <= _ROUNDING and mean[cut].min() >= 0.0:
+        # x_j^2 = x_j, and of the columns of a row at most one is 1. In a large unit all moments are small, so
+        # rounding is relative.
+        own = np.maximum(mean[cut], 0.0)
+        rounding = _ROUNDING * np.sqrt(np.outer(own, own))
+        if mean[cut].min() >= 0.0 and (np.abs(products) <= rounding).all():
             found.append(None)
             continue
         with one_blas_thread():
