@@ -76,6 +76,36 @@ def test_a_single_row_that_is_whitened_finds_its_subspace_however_near_others_ar
         assert_allclose(found.preferences, [3.0 * squared, squared, 0.0, 0.0], atol=1e-8)
 
 
+@pytest.mark.parametrize("side", ["project", "whiten"])
+@pytest.mark.parametrize("unit", [1e-60, 1e-30, 0.01, 25.4, 1e30, 1e60])
+def test_the_unit_of_the_rows_of_an_exact_population_does_not_matter(unit, side):
+    true = population(5, 2, [0.6, 0.4], 0.3)
+    rows = true.exact()
+    plain, scaled = (
+        SubspaceSearch(2, dimension=2, side=side).fit_corpus(WeightedRows(factor * rows.X, rows.weights))
+        for factor in (1.0, unit)
+    )
+    for i, U in enumerate(true.bases):
+        labelled, v = np.sqrt(2.0) * U.T, U @ [1.0, 0.5]
+        found = scaled.search(rows=unit * labelled)
+        assert distance(found.basis, U) < 1e-9
+        assert found.weight == pytest.approx(true.weights[i], abs=1e-9)
+        for theirs, ours in (
+            (plain.search(rows=labelled), found),
+            (plain.search(v, force=True), scaled.search(v, force=True)),
+        ):
+            assert distance(ours.basis, theirs.basis) < 1e-9
+            assert ours.weight == pytest.approx(theirs.weight, abs=1e-9)
+            assert_allclose(ours.preferences, theirs.preferences, atol=1e-9)
+            assert (ours.gap, ours.mismatch) == pytest.approx((theirs.gap, theirs.mismatch), abs=1e-9)
+
+
+def test_rows_whose_fourth_moments_underflow_are_refused():
+    X = population(6, 2, [0.6, 0.4], 0.1).sample(500, 0).X
+    with pytest.raises(NumericalError, match="fourth moments are out of range: scale the rows"):
+        SubspaceSearch(2, dimension=2).fit(1e-80 * X)
+
+
 @pytest.mark.parametrize(("excess", "informative"), [(0.0, False), (1e-12, False), (1e-6, True)])
 def test_a_gap_that_equals_the_mismatch_up_to_rounding_does_not_exceed_it(excess, informative):
     found = FoundSubspace(

@@ -11,6 +11,8 @@ vector v, or the average of such products over labelled rows,
 
 where the paper prints ``s^2 S`` in place of ``2 s^2 S`` (its proof has the factor). Only the part of S within the
 subspaces matters, so everything is computed in a basis of the range of A, whose fourth moment is added up once.
+
+Rows may have any unit: the variance of g is ``tr(A) / m``, by which a search divides the moments.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.steps.rank import halves
 from distmom.spectral.steps.row_basis import sketched_basis, takes_whole
 
+#: least variance of rows: products of four smaller values underflow
+LEAST_VARIANCE = 1e-140
 #: relative difference of a gap from the mismatch up to which they count as equal
 TIE = 1e-9
 
@@ -251,16 +255,19 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
             raise UsageError(f"search: expected {len(self.basis_)} features, got {X.shape[1]}")
         if rows is not None:
             check_column_names(self, rows)
-        m = self.dimension
+        m, unit = self.dimension, self._unit
         with one_blas_thread():
-            Y = X @ self.basis_
+            eigenvalues, s = self.eigenvalues_ / unit, self.noise_variance_ / unit
+            Y = (X if rows is None else X / np.sqrt(unit)) @ self.basis_
             if self.side == "whiten":
-                Y /= self.eigenvalues_
+                Y /= eigenvalues
             S = Y.T @ Y / len(Y)
-            A, s = np.diag(self.eigenvalues_), self.noise_variance_
-            root = np.sqrt(self.eigenvalues_)
-            R = subspace_side(contracted_fourth(self.fourth_, S), A, S, s) / np.outer(root, root)
-            error = contracted_fourth(self.fourth_error_, S) / np.outer(root, root)
+            A, root = np.diag(eigenvalues), np.sqrt(eigenvalues)
+            moment, error = (
+                contracted_fourth(packed / unit / unit, S) for packed in (self.fourth_, self.fourth_error_)
+            )
+            R = subspace_side(moment, A, S, s) / np.outer(root, root)
+            error /= np.outer(root, root)
             values, vectors = np.linalg.eigh((R + R.T) / 2.0)
             noise = float(np.abs(np.linalg.eigvalsh((error + error.T) / 2.0)).max())
             Z = root[:, None] * vectors[:, -m:]
@@ -280,6 +287,11 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
             basis=basis, spread=float(singular[-1] / singular[0]), mismatch=mismatch,
             weight=float(np.sum(singular**2) / m), preferences=preferences, **facts,
         )  # fmt: skip
+
+    @property
+    def _unit(self) -> float:
+        """Variance of the coordinates of rows in their subspaces: the weights of these add up to one."""
+        return float(self.eigenvalues_.sum()) / self.dimension
 
     def pictures(self) -> list[dict[str, Any]]:
         """Return what a report draws: the spectrum of the second moment."""
@@ -315,6 +327,12 @@ def subspace_side(moment: np.ndarray, A: np.ndarray, S: np.ndarray, s: float) ->
 
 
 def _state(engine: Engine, basis: SubspaceBasis, directories: tuple[str, ...]) -> SubspaceState:
+    variance = float(basis.eigenvalues.sum())
+    if variance < LEAST_VARIANCE:
+        raise NumericalError(
+            f"the rows have a variance of {variance:.3g} in the subspaces, whose fourth moments are out of range: "
+            "scale the rows"
+        )
     whole, first, second = loaded_halves(directories)
     n_sampled = int(whole["sampled"])
     packed = [np.asarray(sums["fourth"]) / float(sums["mass"]) for sums in (whole, first, second)]
