@@ -264,6 +264,20 @@ def refuse_masked(values: Any, name: str) -> None:
         )
 
 
+def plain_values(values: Any) -> Any:
+    """Return a table of pandas with nullable columns of numbers as an array; anything else as it is.
+
+    NumPy makes Python objects of such columns (``Int64``, ``boolean`` or those of Arrow). A missing value is NaN.
+    """
+    given = list(getattr(values, "dtypes", ())) if hasattr(values, "columns") else []
+    types = [getattr(each, "numpy_dtype", each) for each in given]
+    if types == given or any(getattr(each, "kind", "O") not in "biuf" for each in types):
+        return values
+    if np.asarray(values.isna()).any():
+        return values.to_numpy(dtype=np.float64, na_value=np.nan)
+    return values.to_numpy(dtype=np.result_type(*types))
+
+
 def sparse_type(array: np.ndarray) -> np.ndarray:
     """Return an array in a type of sparse matrices: SciPy has neither half precision nor foreign byte orders."""
     half = array.dtype.kind == "f" and array.dtype.itemsize == 2
@@ -272,6 +286,7 @@ def sparse_type(array: np.ndarray) -> np.ndarray:
 
 def _canonical(X: Any, name: str) -> csr_array:
     refuse_masked(X, name)
+    X = plain_values(X)
     matrix = csr_array(X if sparse.issparse(X) else sparse_type(np.atleast_2d(np.asarray(X))), copy=True)
     if matrix.dtype.kind not in "iubf":
         raise InputError.at(name, None, "type of the values", "numbers", str(matrix.dtype))

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse import csr_array
 
-from distmom.corpus.block import RowBlock, refuse_masked
+from distmom.corpus.block import RowBlock, plain_values, refuse_masked
 from distmom.corpus.layers import (
     Cut,
     Layer,
@@ -204,7 +204,7 @@ def as_array(values: Any, name: str) -> np.ndarray:
     """Return values as an array; an InputError if they are lists of different lengths, or some are masked."""
     refuse_masked(values, name)
     try:
-        return np.asarray(values)
+        return np.asarray(plain_values(values))
     except ValueError as error:
         raise InputError.at(
             name, None, "shape", "rows of equal length", "lists of different lengths"

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score, cross_validate, train_test_split
 from subjects import draw
 
-from distmom.errors import UsageError
+from distmom.errors import InputError, UsageError
 from distmom.models import MultiLabelMoM, load_model
 
 
@@ -81,7 +81,9 @@ def test_names_and_numbers_of_classes_are_no_scores_of_each_other(data):
         model.score(texts, [f"class {each}" for each in numbers])
 
 
-@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int32, np.float32, str, object])
+@pytest.mark.parametrize(
+    "dtype", [bool, np.uint8, np.int32, np.float32, str, np.dtypes.StringDType(), object]
+)
 def test_labels_have_the_type_that_was_given(data, dtype, tmp_path):
     texts = data[0]
     classes = np.array(["herring" in text for text in texts]).astype(int).astype(dtype)
@@ -93,7 +95,7 @@ def test_labels_have_the_type_that_was_given(data, dtype, tmp_path):
         np.testing.assert_array_equal(other.classes_, np.unique(classes))
         found = other.predict(texts)
         assert other.classes_.dtype == found.dtype == model.classes_.dtype
-        assert found.dtype.kind == "U" if dtype is str else found.dtype == classes.dtype
+        assert found.dtype.kind == "U" if classes.dtype.kind in "UT" else found.dtype == classes.dtype
         assert other.score(texts, classes) == pytest.approx((found == classes).mean())
         chosen = other.predict(texts, labels=list(model.classes_[1:]))
         np.testing.assert_array_equal(chosen, np.repeat(model.classes_[1:], len(texts)), strict=True)
@@ -216,6 +218,39 @@ def test_a_matrix_of_labels_has_the_type_that_was_given(data, dtype):
         found = MultiLabelMoM(3, head="ridge").fit(texts, given).predict(texts)
         assert found.dtype == dtype
         assert issparse(found) == issparse(given)
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "UInt8", "boolean", "Float64", "int64[pyarrow]", "bool[pyarrow]"])
+def test_nullable_columns_of_labels_are_read_as_others_are(data, dtype, tmp_path):
+    texts = data[0]
+    plain = pd.DataFrame({name: [int(name in text) for text in texts] for name in ("herring", "comet")})
+    table = plain.astype(dtype)
+    expected = MultiLabelMoM(3, head="ridge").fit(texts, plain)
+    model = MultiLabelMoM(3, head="ridge", keep_sums=True).fit(texts, table)
+    model.save(tmp_path / "m")
+    found = load_model(tmp_path / "m").predict(texts)
+    assert found.dtype == table["comet"].dtype.numpy_dtype
+    np.testing.assert_array_equal(found, expected.predict(texts))
+    assert model.score(texts, table) == expected.score(texts, plain)
+    assert model.partial_fit(texts[:9], table[:9]).n_documents_ == len(texts) + 9
+    # Only one of the columns is nullable.
+    mixed = MultiLabelMoM(3, head="ridge").fit(texts, plain.astype({"comet": dtype}))
+    np.testing.assert_array_equal(mixed.predict(texts), found)
+
+
+def test_missing_labels_are_reported_with_their_place(data):
+    texts, numbers = data[0], pd.Series(np.arange(len(data[0])) % 3, dtype="Int64")
+    table = pd.DataFrame({"herring": numbers == 0, "comet": numbers == 1})
+    numbers[4], table.iloc[5, 1] = pd.NA, pd.NA
+    for given in (numbers, np.where(np.arange(len(texts)) == 4, np.nan, 1.0)):
+        with pytest.raises(InputError, match="y:4: label: expected a whole number, got nan"):
+            MultiLabelMoM(3).fit(texts, given)
+    with pytest.raises(InputError, match=r"y: value in row 5, column 1: expected 0 or 1 .* got nan"):
+        MultiLabelMoM(3).fit(texts, table)
+    model = MultiLabelMoM(3, head="ridge").fit(texts, table["comet"].fillna(False).to_numpy(bool))
+    for use in (MultiLabelMoM(3).fit, model.score):
+        with pytest.raises(InputError, match="y: expected the labels of at least one document, got none"):
+            use(texts, [])
 
 
 def test_labels_that_are_fractions_are_reported_with_their_type():

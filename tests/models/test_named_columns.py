@@ -114,6 +114,19 @@ def test_tables_of_views_have_the_columns_of_the_fit(table, joined, tmp_path):
             other.predict_proba((first, second[["income", "age"]], third))
 
 
+@pytest.mark.parametrize("backend", ["numpy_nullable", "pyarrow"])
+def test_nullable_columns_are_read_as_others_are(table, backend):
+    nullable = table.convert_dtypes(dtype_backend=backend)
+    for model in (MultiView(2, widths="2,2,2"), LatentTree(2, tree="(1,2,3)", widths="2,2,2")):
+        found = model.fit(nullable).predict_proba(nullable)
+        assert np.array_equal(found, model.fit(table).predict_proba(table))
+        assert np.array_equal(model.predict_proba(views_of(nullable)), found)
+        with pytest.raises(
+            InputError, match=r"X: value in row \d+, column 0: expected a finite number, got nan"
+        ):
+            model.fit(nullable.assign(height=nullable["height"].mask(nullable["height"] > 0)))
+
+
 def test_names_of_some_of_the_views_are_compared(table):
     first, second, third = views_of(table)
     model = MultiView(2).fit((first, second.to_numpy(), third))

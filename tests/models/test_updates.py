@@ -305,6 +305,11 @@ def test_combinations_that_count_documents_twice_or_differ_are_refused(first, da
         MultiLabelMoM.combine([one, again])
     with pytest.raises(UsageError, match="expected at least one model"):
         MultiLabelMoM.combine([])
+    expected = "expected a list of models of class MultiLabelMoM, got"
+    with pytest.raises(UsageError, match=f"added: {expected} MultiLabelMoM"):
+        MultiLabelMoM.combine(one)
+    with pytest.raises(UsageError, match=f"taken: {expected} one of str"):
+        MultiLabelMoM.combine([one, other], ["start"])
     with pytest.raises(UsageError, match="fitted without its sums"):
         MultiLabelMoM.combine([MultiLabelMoM(10, head="linear").fit(X, Y)])
     with pytest.raises(UsageError, match="at least 1 remaining document, got 0"):

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import coo_array, issparse
 from sklearn.exceptions import DataConversionWarning
 
-from distmom.corpus.block import refuse_masked, sparse_type
+from distmom.corpus.block import plain_values, refuse_masked, sparse_type
 from distmom.corpus.sources.texts import as_label_lists, as_list, label_columns_of
 from distmom.errors import InputError, UsageError
 
@@ -54,7 +54,7 @@ def checked_targets(y: Any) -> tuple[Any, str]:
         _check_indicators(coo_array(y))
         return y, "sparse"
     try:
-        found = np.asarray(y)
+        found = np.asarray(plain_values(y))
     except ValueError as error:
         raise InputError(
             "Unknown label type: y: expected names or a matrix of numbers, got lists of different lengths without "
@@ -69,7 +69,12 @@ def checked_targets(y: Any) -> tuple[Any, str]:
         message = "y: a column of numbers was given, and is read as one label per document"
         warnings.warn(message, DataConversionWarning, stacklevel=3)
         column = found[:, 0]
-    if found.size and (names := _names_of_numbers(column)) is not None:
+    if found.ndim == 1 and not found.size:
+        raise InputError("y: expected the labels of at least one document, got none")
+    if column.ndim == 1 and not np.isfinite(column).all():
+        place = int(np.argmin(np.isfinite(column)))
+        raise InputError.at("y", place, "label", "a whole number", str(column[place]))
+    if (names := _names_of_numbers(column)) is not None:
         return names, "numbers"
     if found.ndim != 2:
         raise UsageError(
@@ -158,5 +163,5 @@ def names_of(labels: Sequence[Any]) -> list[str]:
 
 def label_type(y: Any) -> str:
     """Return the NumPy type of labels or of a matrix, given to ``fit``; ``"U"`` for text of any length."""
-    found = y.dtype if issparse(y) else np.asarray(y).dtype
-    return "U" if found.kind == "U" else found.str
+    found = y.dtype if issparse(y) else np.asarray(plain_values(y)).dtype
+    return "U" if found.kind in "UT" else found.str

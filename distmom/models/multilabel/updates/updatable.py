@@ -274,9 +274,15 @@ class Updatable:
         Raises
         ------
         UsageError
-            If a model was fitted without its sums, the models do not begin with the same fit, documents would be
-            counted twice, or documents are removed that are not there.
+            If an argument is not a list of models, a model was fitted without its sums, the models do not begin
+            with the same fit, documents would be counted twice, or documents are removed that are not there.
         """
+        for name, given in (("added", added), ("taken", taken)):
+            is_list = isinstance(given, list | tuple)
+            wrong = [each for each in given if not isinstance(each, cls)] if is_list else [given]
+            if wrong:
+                got = f"{'one of ' if is_list else ''}{type(wrong[0]).__name__}"
+                raise UsageError(f"{name}: expected a list of models of class {cls.__name__}, got {got}")
         models = [*added, *taken]
         if not added:
             raise UsageError("added: expected at least one model")
