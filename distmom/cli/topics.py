@@ -30,6 +30,7 @@ from distmom.errors import NumericalError, UsageError
 from distmom.spectral.capabilities import Capability, require
 
 if TYPE_CHECKING:
+    from distmom.engine import Executor
     from distmom.models.topics.search import FoundTopic, TopicSearch
 
 
@@ -211,7 +212,6 @@ def search(
               distmom search moments --targets words.txt --force
     """
     from distmom.models import TopicMoments, TopicSearch
-    from distmom.predict import align
 
     if sum((bool(words), documents is not None, targets is not None)) != 1:
         raise UsageError("give --word, once or more, or --documents, or --targets")
@@ -237,19 +237,21 @@ def search(
             columns = SimpleNamespace(vocabulary=kept.vocabulary_, label_names=[], settings=kept.settings_)
         else:
             columns = open_words(src)
+        # Before any pass over the corpus.
+        known = frozenset(columns.vocabulary)
+        for place, some in (("", words), *((f"{targets}:{number}: ", line) for number, line in lines)):
+            if unknown := [word for word in some if word not in known]:
+                raise UsageError(f"{place}search: {unknown[0]!r} is not in the vocabulary")
+        about = None if documents is None else _rows_about(documents, columns, executor, options)
+        if not are_moments(src):
             model = TopicSearch(**chosen)
             model.fit_corpus(columns, client=executor, memory_limit=memory_limit, observer=progress)
         if targets is not None:
             found = [_search_line(model, targets, number, line, force) for number, line in lines]
-        elif documents is None:
+        elif about is None:
             found = [model.search(words, force=force)]
         else:
-            with open_source(documents, columns, executor, options) as about:
-                aligned = align(about, list(columns.vocabulary), list(columns.label_names))
-                if not aligned.shards:
-                    raise UsageError(f"{documents}: has no documents")
-                rows = vstack([aligned.read_shard(i).words for i in range(len(aligned.shards))])
-            found = [model.search(documents=rows, force=force)]
+            found = [model.search(documents=about, force=force)]
     shown = [_shown(model, each, top) for each in found]
     if targets is not None:
         shown = [{"target": line, **each} for (_, line), each in zip(lines, shown, strict=True)]
@@ -261,6 +263,17 @@ def search(
         show(each, as_json)
         for word, probability in listed:
             say(f"{probability:.4f}  {word}")
+
+
+def _rows_about(documents: str, columns: Any, executor: Executor, options: dict[str, Any]) -> Any:
+    """Return the documents of a corpus or file as rows of words, (n, n_words) sparse."""
+    from distmom.predict import align
+
+    with open_source(documents, columns, executor, options) as about:
+        aligned = align(about, list(columns.vocabulary), list(columns.label_names))
+        if not aligned.shards:
+            raise UsageError(f"{documents}: has no documents")
+        return vstack([aligned.read_shard(i).words for i in range(len(aligned.shards))])
 
 
 def _shown(model: TopicSearch, found: FoundTopic, top: int) -> dict[str, Any]:

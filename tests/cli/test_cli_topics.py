@@ -220,11 +220,15 @@ def test_one_topic_is_found_by_a_word_or_by_documents(place, run, tmp_path):
         (("--word", "cat", "--documents", "x"), "give --word, once or more, or --documents"),
         (("--word", "cat", "--targets", "x"), "give --word, once or more, or --documents"),
         (("--targets", tmp_path / "none"), "cannot be read as text"),
-        (("--word", "zebra"), "'zebra' is not in the vocabulary"),
+        (("--word", "zebra"), "search: 'zebra' is not in the vocabulary"),
+        (("--documents", tmp_path / "none.tsv"), "none.tsv: there is no such file"),
     ):
-        code, _, err = run("search", place / "corpus", *arguments, *common)
+        progress = ("-k", 3, "--workers", 0)
+        code, _, err = run("search", place / "corpus", *arguments, *progress)
         assert code == 2
         assert message in err
+        # Nothing is added up before.
+        assert "sketch" not in err
 
 
 def test_a_topic_is_found_for_every_line_of_a_file(place, run, tmp_path):
@@ -251,6 +255,7 @@ def test_a_topic_is_found_for_every_line_of_a_file(place, run, tmp_path):
     code, _, err = run("search", place / "corpus", "--targets", targets, *common)
     assert code == 2
     assert f"{targets}:3: search: 'zebra' is not in the vocabulary" in err
+    assert "sketch" not in run("search", place / "corpus", "--targets", targets, "-k", 3, "--workers", 0)[2]
     targets.write_text("\n")
     assert run("search", place / "corpus", "--targets", targets, *common)[0] == 2
 
