@@ -116,7 +116,11 @@ def one_view(engine: Engine, scanned: PassResult, k: int, noisy: bool, seed: int
     squares = np.diag(scanned.sums["second"]) / float(scanned.sums["mass"])
     constant = np.flatnonzero(variances <= LEAST_SHARE * squares)
     if len(constant):
-        raise NumericalError(f"column {constant[0] + 1} is constant, up to rounding: leave it out")
+        at = int(constant[0])
+        raise NumericalError(
+            f"column {at} (counted from 0) is constant, up to rounding: its mean is {mean[at]:.3g}, and its "
+            f"variance {variances[at]:.3g}; leave it out, or subtract the mean from the rows if it is not constant"
+        )
     with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         deviations = np.sqrt(variances)
         scaled = covariance / np.outer(deviations, deviations)
