@@ -196,10 +196,11 @@ def _check(values: np.ndarray, trace: float, k: int, rank: int, mean: np.ndarray
             f"eigenvalue of their covariance {values[0]:.3g}, with an error of about {rounding:.3g}"
         )
     if rank < k:
-        shown = ", ".join(f"{x:.3g}" for x in values[: k + 1])
+        first = max(rank - 3, 0)
+        shown = ", ".join(f"{x:.3g}" for x in values[first : rank + 3])
         raise NumericalError(
-            f"the rows span {rank} directions, and {k} components need {k}: the largest eigenvalues of their "
-            f"covariance are {shown}; use n_components={rank} or fewer"
+            f"the rows span {rank} directions, and {k} components need {k}: from the {first + 1}-th on, the "
+            f"eigenvalues of their covariance are {shown}; use n_components={rank} or fewer"
         )
 
 
@@ -216,7 +217,8 @@ def _whitening(
     """Return the projection on eigenvectors of the covariance, (d, k), scaled to variance one."""
     d = len(mean)
     rank = int(np.count_nonzero(values > LEAST_SHARE * values[0])) if trace > 0.0 else 0
-    _check(values, trace, k, rank, mean, values[min(k, len(values)) - 1])
+    # Directions that the rows do not span need not be exact.
+    _check(values, trace, k, rank, mean, values[max(min(k, rank), 1) - 1])
     noise = max((trace - float(values[:k].sum())) / (d - k), 0.0) if isotropic else 0.0
     if isotropic and values[k - 1] - noise <= LEAST_SHARE * values[0]:
         shown = ", ".join(f"{x:.3g}" for x in values[: k + 1])
