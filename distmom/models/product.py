@@ -35,7 +35,7 @@ from distmom.spectral.estimator import SpectralEstimator, place_parameter
 from distmom.spectral.parameters import parameter
 from distmom.spectral.posteriors import normalise
 from distmom.spectral.program.run import Run, unknown
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.steps.basis import Basis, range_basis, unknown_columns
 from distmom.spectral.steps.recovery import Recovery, column_edges

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from copy import copy
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 import numpy as np
@@ -33,8 +32,7 @@ from distmom.spectral.saved.artifact import (
     save_model,
     whole_description,
 )
-from distmom.spectral.saved.layout import layout_of
-from distmom.spectral.saved.packing import pack, unpack
+from distmom.spectral.saved.fields import declared_fields, layout_of, pack, unpack
 from distmom.spectral.seeds import Seeded
 
 #: attributes that every model stores beside its state
@@ -46,7 +44,7 @@ class SpectralEstimator(Seeded):
     """Base class of estimators that make passes over a corpus.
 
     A subclass declares its parameters (`distmom.spectral.parameters`) and its ``State``, a frozen dataclass
-    (`distmom.spectral.saved.layout`), and defines `check` and `program`. Type checkers see the constructor as that
+    (`distmom.spectral.saved.fields`), and defines `check` and `program`. Type checkers see the constructor as that
     of a dataclass (PEP 681), so whatever a subclass annotates in its body is a parameter; further attributes of
     fitted models are annotated in a base class that is not an estimator.
 
@@ -243,21 +241,19 @@ class SpectralEstimator(Seeded):
 
     def _keep(self, state: Any) -> None:
         """Set the fitted attributes from a state, except groups and variants, which subclasses handle."""
-        for f in fields(state):
-            if f.metadata.get("kind") in ("group", "variants"):
-                continue
-            item = getattr(state, f.name)
-            if f.metadata.get("transposed") and item is not None:
-                item = item.T
-            setattr(self, f.metadata.get("attribute") or f"{f.name}_", item)
+        for name, declared, _ in declared_fields(state):
+            if declared.is_attribute:
+                item = declared.to_attribute(getattr(state, name))
+                setattr(self, declared.attribute_name(name), item)
 
     def _state(self) -> Any:
         """Return the state made of the fitted attributes."""
-        values = {}
-        for f in fields(self.State):
-            item = getattr(self, f.metadata.get("attribute") or f"{f.name}_")
-            values[f.name] = item.T if f.metadata.get("transposed") and item is not None else item
-        return self.State(**values)
+        return self.State(
+            **{
+                name: declared.from_attribute(getattr(self, declared.attribute_name(name)))
+                for name, declared, _ in declared_fields(self.State)
+            }
+        )
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fit_seconds_")

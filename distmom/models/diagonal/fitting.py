@@ -24,7 +24,7 @@ from distmom.moments.dense_rows import mass_of_rows, view_slices
 from distmom.moments.rows.diagonal import ColumnMoments, column_moments, spreads_of
 from distmom.moments.three_views import N_GROUPS, GroupMoments
 from distmom.spectral.program.run import Run
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 from distmom.spectral.steps.recovery import Recovery
 from distmom.spectral.steps.three_views import AlignedViews, mean_rows
 from distmom.spectral.steps.view_basis import next_basis

@@ -32,7 +32,7 @@ from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place
 from distmom.spectral.inputs.checks import check_n_features
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run, unknown
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.factors import (

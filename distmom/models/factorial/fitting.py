@@ -13,7 +13,7 @@ from distmom.engine.sums.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.models.factorial.joint import joint_values
 from distmom.models.factorial.recovery import Canonical, laws_of, middle_means
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 from distmom.spectral.steps.basis import Basis
 
 #: singular value of a basis, as a share of the largest, that rounding does not account for

@@ -19,7 +19,7 @@ from distmom.moments.rows.gaussian import (
     row_moments,
 )
 from distmom.spectral.program.run import Run
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.recovery import product
 from distmom.spectral.steps.row_basis import mean_of_rows

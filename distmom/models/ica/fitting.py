@@ -15,7 +15,7 @@ from distmom.models.ica.recovery import Found, magnitudes
 from distmom.moments.rows.gaussian import row_moments
 from distmom.moments.rows.ica import FourthMoment, row_contrast, row_fourth
 from distmom.spectral.program.run import unknown
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.recovery import product
 from distmom.spectral.steps.row_basis import covariance_of

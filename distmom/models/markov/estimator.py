@@ -28,7 +28,7 @@ from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import layer_parameter, place_parameter
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run, unknown
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.steps.basis import range_basis
 from distmom.spectral.steps.em import iterate

@@ -40,7 +40,7 @@ from distmom.models.multilabel.latent.corpus_topics import CorpusTopics
 from distmom.models.multilabel.latent.states import States
 from distmom.models.multilabel.updates.sums import KeptSums
 from distmom.models.multilabel.variants import GATE, INDEX
-from distmom.spectral.saved.layout import array, group, value, variants
+from distmom.spectral.saved.fields import array, group, value, variants
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from distmom.engine import Engine, StoredArray, StoredColumns
 from distmom.moments.dense_rows import view_slices
 from distmom.moments.rows.multiview import lifted_widths, own_columns
 from distmom.moments.three_views import N_GROUPS
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 from distmom.spectral.scores import LEAST_VARIANCE
 from distmom.spectral.steps.recovery import Recovery
 from distmom.spectral.steps.three_views import AlignedViews, mean_rows

@@ -20,7 +20,7 @@ from distmom.moments.rows.one_view import one_view_moments
 from distmom.moments.small import SmallMoments
 from distmom.moments.views.groups import contrasts, mean_of_parts
 from distmom.spectral.program.run import unknown
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.core import unknown_whitening
 from distmom.spectral.steps.factors import White

@@ -18,7 +18,7 @@ from distmom.engine import Sums, merge
 from distmom.engine.directory.run_directory import load_sums
 from distmom.errors import NumericalError
 from distmom.linalg import Whitening
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from distmom.spectral.estimator import SpectralEstimator, layer_parameter
 from distmom.spectral.inputs.tables import check_column_names, corpus_of_rows
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run, unknown
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.steps.rank import halves
 from distmom.spectral.steps.row_basis import sketched_basis, takes_whole

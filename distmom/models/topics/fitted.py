@@ -18,7 +18,7 @@ from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerM
 from distmom.spectral.inputs.checks import check_counts
 from distmom.spectral.inputs.documents import documents_in_memory
 from distmom.spectral.program.execute import execute
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 
 METHODS_OF_SHARES = ("vb", "fast")
 #: exponent of a word's frequency in the corpus that divides its probability when the words of a topic are ranked

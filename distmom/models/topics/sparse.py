@@ -32,7 +32,7 @@ from distmom.moments.small import SmallMoments
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run, unknown
-from distmom.spectral.saved.layout import array
+from distmom.spectral.saved.fields import array
 from distmom.spectral.steps.basis import unknown_columns
 from distmom.spectral.steps.core import added_sums, warn_of_sum_rules
 from distmom.spectral.steps.recovery import to_columns

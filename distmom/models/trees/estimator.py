@@ -39,7 +39,7 @@ from distmom.spectral.inputs.row_parts import joined_views, widths_of
 from distmom.spectral.inputs.tables import corpus_of_rows, corpus_of_views
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run, unknown
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.steps.basis import unknown_columns
 from distmom.spectral.steps.view_basis import averages_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +22,8 @@ from distmom.engine import Observer, Pass, PassPlan, Selection, open_engine, ope
 from distmom.errors import NumericalError, UsageError
 from distmom.spectral.program.execute import execute
 from distmom.spectral.program.run import Run, Trial
-from distmom.spectral.saved.layout import FLOATS, Array
+from distmom.spectral.saved.fields import ArrayField, declared_fields
+from distmom.spectral.saved.layout import FLOATS
 
 if TYPE_CHECKING:
     from distmom.spectral.estimator import SpectralEstimator
@@ -251,12 +252,12 @@ def _parts(n_parts: int, seed: int) -> list[Without]:
 def _by_component(state: Any) -> dict[str, np.ndarray]:
     """Return the arrays of a state with one axis of components, that axis first, by name of the attribute."""
     found = {}
-    for f in fields(state):
-        layout = f.metadata.get("layout", {}).get("")
-        values = getattr(state, f.name)
-        if not isinstance(layout, Array) or values is None or layout.types != FLOATS:
+    for name, declared, _ in declared_fields(state):
+        values = getattr(state, name)
+        if not isinstance(declared, ArrayField) or values is None or declared.array.types != FLOATS:
             continue
-        if layout.shape.count("k") == 1 and set(layout.shape) <= {"k", "d"}:
-            of = f.metadata.get("attribute") or f"{f.name}_"
-            found[of] = np.moveaxis(np.asarray(values, np.float64), layout.shape.index("k"), 0)
+        shape = declared.array.shape
+        if shape.count("k") == 1 and set(shape) <= {"k", "d"}:
+            rows = np.moveaxis(np.asarray(values, np.float64), shape.index("k"), 0)
+            found[declared.attribute_name(name)] = rows
     return found

@@ -1,16 +1,13 @@
-"""Declaration of the state of a model: its fields, and checks of its arrays before a compiled loop reads them.
+"""Layout of the arrays of a model, and checks of stored arrays against it before a compiled loop reads them.
 
-The state of a model is a frozen dataclass whose fields are declared with `array`, `record`, `group`, `variants`
-or, for JSON values, `value`. The files of a model, the checks on loading, and the fitted attributes of its
-estimator are derived from the declarations. Sizes in shapes have names, which stand for the same number in all
-arrays of a model: ``d`` words, ``m`` labels, ``k`` components. A size whose name ends with ``*`` may be zero, and
-differs between variants.
+Sizes in shapes have names, which stand for the same number in all arrays of a model: ``d`` words, ``m`` labels,
+``k`` components. A size whose name ends with ``*`` may be zero, and differs between variants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -68,113 +65,6 @@ class Matrix:
 
 
 Layout = Mapping[str, Array | Matrix]
-
-
-def array(
-    *shape: str | int,
-    types: tuple[str, ...] = FLOATS,
-    least: float | None = None,
-    finite: bool = True,
-    optional: bool = False,
-    attribute: str | None = None,
-    transposed: bool = False,
-    below: str | None = None,
-) -> Any:
-    """Declare a field of a state that is an array.
-
-    Parameters
-    ----------
-    *shape : str or int
-        Shape on disk.
-    types : tuple of str, default ("<f4", "<f8")
-        Dtypes that are allowed.
-    least : float, optional
-        Lower bound of the values, inclusive; no bound by default.
-    finite : bool, default True
-        Whether NaN and infinite values are refused.
-    optional : bool, default False
-        Whether the field may be None.
-    attribute : str, optional
-        Name of the attribute of the estimator; the name of the field with an underscore by default.
-    transposed : bool, default False
-        Whether the attribute is the transpose of the stored array.
-    below : str, optional
-        Name of the size that all values are below; no bound by default.
-    """
-    layout = {"": Array(shape, types, least, below=below, finite=finite, optional=optional)}
-    metadata = {"layout": layout, "attribute": attribute, "transposed": transposed, "kind": "array"}
-    return field(default=None, metadata=metadata) if optional else field(metadata=metadata)
-
-
-def record(layout: Layout) -> Any:
-    """Declare a field that is a `distmom.engine.Csr` or `MixedRows`, by the layout of its arrays."""
-    by_suffix = {f"/{name}" if name else "": item for name, item in layout.items()}
-    return field(metadata={"layout": by_suffix, "kind": "record"})
-
-
-def group(state: type[Any], *, may_lack: bool = False) -> Any:
-    """Declare a field that is another state, or None.
-
-    Parameters
-    ----------
-    state : type
-    may_lack : bool, default False
-        Whether a stored model may lack the field, which is then None.
-    """
-    return field(default=None, metadata={"kind": "group", "state": state, "may_lack": may_lack})
-
-
-def group_entry(declared: Any, rest: Mapping[str, Any]) -> Any:
-    """Return the entry of a group in the fields of a state that are not arrays; None if there is no group."""
-    return rest.get(declared.name) if declared.metadata["may_lack"] else rest[declared.name]
-
-
-def variants(*states: type[Any]) -> Any:
-    """Declare a field that is a tuple of pairs (name, state), where each state is of one of the given classes."""
-    return field(metadata={"kind": "variants", "states": {state.__name__: state for state in states}})
-
-
-def value(attribute: str | None = None, default: Any = MISSING) -> Any:
-    """Declare a field that is a JSON value."""
-    return field(default=default, metadata={"kind": "value", "attribute": attribute})
-
-
-def layout_of(state: type[Any], rest: Mapping[str, Any], prefix: str = "") -> dict[str, Array | Matrix]:
-    """Return the layout of the arrays of a state.
-
-    Parameters
-    ----------
-    state : type
-        A dataclass of declared fields.
-    rest : mapping
-        Its fields that are not arrays; they determine which groups and variants are present.
-    prefix : str, default ""
-        Prefix of the names of the arrays.
-    """
-    found: dict[str, Array | Matrix] = {}
-    for f in fields(state):
-        kind, place = f.metadata.get("kind", "value"), f"{prefix}{f.name}"
-        if kind in ("array", "record"):
-            found |= {f"{place}{suffix}": item for suffix, item in f.metadata["layout"].items()}
-        elif kind == "group" and (own := group_entry(f, rest)) is not None:
-            found |= layout_of(f.metadata["state"], own, f"{place}/")
-        elif kind == "variants":
-            for entry in rest[f.name]:
-                state_of = f.metadata["states"][entry["kind"]]
-                each = layout_of(state_of, entry["fields"], f"{place}/{entry['name']}/")
-                found |= {name: _of_variant(item, entry["name"]) for name, item in each.items()}
-    return found
-
-
-def _of_variant(item: Array | Matrix, variant: str) -> Array | Matrix:
-    """Return a declaration whose sizes with ``*`` stand for the same number within one variant only."""
-
-    def local(size: Any) -> Any:
-        return f"{variant} {size}" if isinstance(size, str) and size.endswith("*") else size
-
-    if isinstance(item, Matrix):
-        return item
-    return replace(item, shape=tuple(map(local, item.shape)), below=local(item.below))
 
 
 def check_entries(place: str, entries: Mapping[str, Any], layout: Layout, sizes: dict[str, int]) -> None:

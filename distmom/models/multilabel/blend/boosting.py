@@ -18,7 +18,7 @@ import numpy as np
 
 from distmom.blas import map_on_cores
 from distmom.compiled import compiled
-from distmom.spectral.saved.layout import array
+from distmom.spectral.saved.fields import array
 
 #: most bins of a feature
 N_BINS = 128

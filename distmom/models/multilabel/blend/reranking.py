@@ -19,7 +19,8 @@ from distmom.models.multilabel.blend.boosting import Binned, Boosting, Trees
 from distmom.models.multilabel.blend.companions import companion_features
 from distmom.models.multilabel.blend.stack import informative, negative_log_likelihood
 from distmom.models.multilabel.kernels import top_candidates
-from distmom.spectral.saved.layout import Matrix, group, record, value
+from distmom.spectral.saved.fields import group, record, value
+from distmom.spectral.saved.layout import Matrix
 
 #: number of labels that are ranked again; and where all labels are candidates, as a stack of all pairs ranks the
 #: others well enough

@@ -40,7 +40,8 @@ from distmom.models.multilabel.kernels import (
 )
 from distmom.moments.documents.labels import posteriors
 from distmom.moments.features.tfidf import with_constant
-from distmom.spectral.saved.layout import Array, Matrix, array, record
+from distmom.spectral.saved.fields import array, record
+from distmom.spectral.saved.layout import Array, Matrix
 
 #: bytes of dense scores that are held in memory at a time
 SCORES_BYTES = 16 << 20

@@ -27,7 +27,8 @@ from distmom.models.multilabel.heads.names import NAME_DOCUMENTS, name_sums
 from distmom.models.multilabel.heads.regression import NO_LIMITS, WeightLimits
 from distmom.moments.features.residuals import ENTRY_COLUMNS, ResidualPass
 from distmom.spectral.program.run import Run, unknown
-from distmom.spectral.saved.layout import Matrix, record
+from distmom.spectral.saved.fields import record
+from distmom.spectral.saved.layout import Matrix
 
 #: added to diag(A'A): a word seen in few rows must not decide a label
 DIAGONAL_PENALTY = 3.0

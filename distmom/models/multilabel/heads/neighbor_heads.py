@@ -13,7 +13,8 @@ from distmom.models.multilabel.heads.columns import columns_of
 from distmom.models.multilabel.heads.query import QueriedHead, Query
 from distmom.models.multilabel.heads.score_kernels import add_votes, votes_at
 from distmom.models.multilabel.kernels import ROUNDING, nearest_of, nearest_rows
-from distmom.spectral.saved.layout import Matrix, array, record
+from distmom.spectral.saved.fields import array, record
+from distmom.spectral.saved.layout import Matrix
 
 #: labels (n, m) of the n indexed documents of a head
 LABELS = Matrix(("n", "m"), ("|u1",), ("<i4", "<i8"))

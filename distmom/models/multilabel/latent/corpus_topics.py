@@ -27,7 +27,7 @@ from distmom.moments.documents.shares import RefinePass
 from distmom.moments.documents.topic_labels import TopicLabelsPass
 from distmom.moments.documents.words import WordMomentsPass
 from distmom.spectral.program.run import Run, unknown
-from distmom.spectral.saved.layout import array, value
+from distmom.spectral.saved.fields import array, value
 from distmom.spectral.steps.components import Words, common_fields
 from distmom.spectral.steps.recovery import tall_sum, to_columns
 

@@ -10,7 +10,8 @@ import numpy as np
 from distmom.engine import Csr
 from distmom.models.multilabel.heads.linear import KeptStage
 from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead
-from distmom.spectral.saved.layout import Matrix, array, group, record, value, variants
+from distmom.spectral.saved.fields import array, group, record, value, variants
+from distmom.spectral.saved.layout import Matrix
 
 
 @dataclass(frozen=True)
