@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from distmom.cli.options import (
+    Cluster,
     LocalPath,
     NgramRange,
     cluster_options,
@@ -79,8 +80,7 @@ from distmom.spectral.capabilities import Capability
 def ingest_command(
     context: click.Context, /, src: str, dst: str, format_: str | None, labels: str | None, vocab: str | None, label_source: str | None,
     zero_based: bool | None, text_field: str, labels_field: str, label_separator: str, id_column: str | None, strict: bool, min_df: int, max_df: str,
-    stop_words: str | None, ngrams: tuple[int, int], analyzer: str, shard_docs: int, like: str | None, overwrite: bool, workers: int | None,
-    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
+    stop_words: str | None, ngrams: tuple[int, int], analyzer: str, shard_docs: int, like: str | None, overwrite: bool, cluster: Cluster, as_json: bool,
     views: str | None, **rows: Any,
 ) -> None:  # fmt: skip
     """Read documents, rows or sequences into a corpus of Zarr shards.
@@ -97,8 +97,8 @@ def ingest_command(
     if views is not None:
         refuse_others(context, has_views=True)
         with (
-            PassProgress(quiet=quiet) as progress,
-            open_workers(workers, memory_limit, scheduler) as executor,
+            PassProgress(quiet=cluster.quiet) as progress,
+            open_workers(cluster) as executor,
         ):
             sentences = ingest_sentences(
                 src, dst, min_df=min_df, max_df=_count_or_share(max_df, "--max-df"), text_field=text_field,
@@ -112,8 +112,8 @@ def ingest_command(
     refuse_others(context, format_=found)
     if found in ROW_FORMATS:
         with (
-            PassProgress(quiet=quiet) as progress,
-            open_workers(workers, memory_limit, scheduler) as executor,
+            PassProgress(quiet=cluster.quiet) as progress,
+            open_workers(cluster) as executor,
         ):
             layered = ingest_rows(
                 src, dst, format=found, names=vocab, strict=strict, like=_like_model(like, Capability.ROWS), overwrite=overwrite,
@@ -122,7 +122,7 @@ def ingest_command(
         show(describe_corpus(layered), as_json)
         return
     check_source(src, format_, zero_based)
-    with PassProgress(quiet=quiet) as progress, open_workers(workers, memory_limit, scheduler) as executor:
+    with PassProgress(quiet=cluster.quiet) as progress, open_workers(cluster) as executor:
         corpus = ingest(
             src, dst, format=format_, labels=labels, vocabulary=vocab, label_source=label_source,
             zero_based=zero_based, text_field=text_field, labels_field=labels_field, label_separator=label_separator,
@@ -161,8 +161,7 @@ def ingest_command(
 @json_option
 def synth(
     preset_name: str, dst: str, docs: int | None, words: int | None, states: int | None, first: int, seed: int,
-    shard_docs: int, overwrite: bool, workers: int | None, memory_limit: int | None, scheduler: str | None,
-    quiet: bool, as_json: bool,
+    shard_docs: int, overwrite: bool, cluster: Cluster, as_json: bool,
 ) -> None:  # fmt: skip
     """Draw a planted corpus of the size of a known data set, with its truth in DST.truth.
 
@@ -175,7 +174,7 @@ def synth(
               distmom evaluate model test --truth test.truth
     """
     model = preset(preset_name, n_documents=docs, n_words=words, n_states=states, seed=seed)
-    with PassProgress(quiet=quiet) as progress, open_workers(workers, memory_limit, scheduler) as executor:
+    with PassProgress(quiet=cluster.quiet) as progress, open_workers(cluster) as executor:
         corpus = synthesise(
             model, dst, first=first, shard_documents=shard_docs, overwrite=overwrite, map=executor.map,
             progress=progress.stage,

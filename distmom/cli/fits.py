@@ -12,6 +12,7 @@ import click
 from distmom.cli import run as runs
 from distmom.cli.moments import add_up, are_moments, fit_kept
 from distmom.cli.options import (
+    Cluster,
     cluster_options,
     json_option,
     memory_option,
@@ -118,8 +119,7 @@ def bench() -> None:
 @cluster_options
 @json_option
 def floor(
-    corpus: str, n_components: int, n_oversamples: int, n_power_iter: int, workers: int | None,
-    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
+    corpus: str, n_components: int, n_oversamples: int, n_power_iter: int, cluster: Cluster, as_json: bool,
 ) -> None:  # fmt: skip
     """Time the bare kernels of 'fit --head posterior' over documents in memory.
 
@@ -129,7 +129,7 @@ def floor(
     from distmom.models.multilabel.floor import measure_floor
 
     opened = open_words(corpus)
-    with open_workers(workers, memory_limit, scheduler) as executor:
+    with open_workers(cluster) as executor:
         seconds = measure_floor(
             opened, n_components, n_oversamples=n_oversamples, n_power_iter=n_power_iter, executor=executor
         )
@@ -144,8 +144,7 @@ def floor(
 @cluster_options
 @json_option
 def fit(
-    corpus: str, model: str, model_name: str, run_path: str | None, overwrite: bool, workers: int | None,
-    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, groups: str | None = None,
+    corpus: str, model: str, model_name: str, run_path: str | None, overwrite: bool, cluster: Cluster, as_json: bool, groups: str | None = None,
     **options: Any,
 ) -> None:  # fmt: skip
     """Fit a model to a corpus on a Dask cluster, a local one by default; small corpora are fitted in this process.
@@ -162,7 +161,11 @@ def fit(
     --init tensor and --n-refine 0. Factors may be fitted to views in a file: rows of numbers (.npy or .npz).
     """
     if are_moments(corpus):
-        for name, value in (("--run", run_path), ("--workers", workers), ("--scheduler", scheduler)):
+        for name, value in (
+            ("--run", run_path),
+            ("--workers", cluster.workers),
+            ("--scheduler", cluster.scheduler),
+        ):
             if value is not None:
                 raise UsageError(f"{name}: expected none with kept moments, which are fitted in this process")
         show(fit_kept(corpus, model, model_name, overwrite, options), as_json)
@@ -170,16 +173,14 @@ def fit(
     known = parameters(model_name, options)
     run = runs.create(corpus, model, run_path, model_name, known, overwrite, groups=groups)
     if not runs.show_finished(run, as_json):
-        _run_fit(run, workers, memory_limit, scheduler, quiet, as_json)
+        _run_fit(run, cluster, as_json)
 
 
 @click.command()
 @click.argument("run", type=click.Path())
 @cluster_options
 @json_option
-def resume(
-    run: str, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool
-) -> None:
+def resume(run: str, cluster: Cluster, as_json: bool) -> None:
     """Resume an interrupted fit, update or moments after the last finished groups of shards.
 
     A run whose process may still be running on another host is taken over once that process has shown no sign of
@@ -194,24 +195,16 @@ def resume(
     carry_on = add_up if begun.model_name == runs.MOMENTS else _run_fit
     if begun.model_name != runs.MOMENTS and begun.like is not None:
         carry_on = add_documents
-    carry_on(begun, workers, memory_limit, scheduler, quiet, as_json)
+    carry_on(begun, cluster, as_json)
 
 
-def _run_fit(
-    run: runs.Run,
-    workers: int | None,
-    memory_limit: int | None,
-    scheduler: str | None,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-
+def _run_fit(run: runs.Run, cluster: Cluster, as_json: bool) -> None:
     model = estimator(run.model_name)(**run.parameters)
-    with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
+    with run.carried_out(cluster) as directory, PassProgress(quiet=cluster.quiet) as progress:
         corpus = run.open_corpus()
-        planned = model.plan(corpus, memory_limit).to_json()
+        planned = model.plan(corpus, cluster.memory_limit).to_json()
         run.check_target()
-        with open_workers(workers, memory_limit, scheduler, corpus) as executor:
+        with open_workers(cluster, corpus) as executor:
             progress.line(
                 f"fitting {executor.description}: {planned['n_scans']} scans, {planned['n_tasks']} tasks, "
                 f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB per worker, "
@@ -228,7 +221,7 @@ def _run_fit(
             if dashboard := getattr(executor, "dashboard", None):
                 progress.line(f"dashboard: {dashboard}")
             model.fit_corpus(
-                corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress
+                corpus, client=executor, run=directory, memory_limit=cluster.memory_limit, observer=progress
             )
             run.save(model, directory)
         common = model.diagnostics_.get("common_words", 0.0)

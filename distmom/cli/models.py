@@ -11,6 +11,7 @@ import click
 
 from distmom.cli.chosen_names import chosen_names
 from distmom.cli.options import (
+    Cluster,
     LocalPath,
     Threshold,
     cluster_options,
@@ -54,8 +55,7 @@ from distmom.spectral.capabilities import Capability, require
 @cluster_options
 @json_option
 def predict(
-    model: str, src: str, out: str, top: int, threshold: float | str | None, only_labels: str | None, fill: bool, output_format: str, overwrite: bool, workers: int | None, memory_limit: int | None,
-    scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+    model: str, src: str, out: str, top: int, threshold: float | str | None, only_labels: str | None, fill: bool, output_format: str, overwrite: bool, cluster: Cluster, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Rank labels for the documents of a corpus or file.
 
@@ -73,13 +73,13 @@ def predict(
         fitted.require_probabilities("--threshold")
     labels = None if only_labels is None else chosen_names(only_labels, fitted.label_names_)
     with (
-        PassProgress(quiet=quiet) as progress,
-        open_workers(workers, memory_limit, scheduler) as executor,
+        PassProgress(quiet=cluster.quiet) as progress,
+        open_workers(cluster) as executor,
         open_source(src, columns_of(fitted), executor, options) as corpus,
     ):
         result = predict_corpus(
             fitted, corpus, out, top=top, threshold=threshold, labels=labels, fill=fill, output_format=output_format,
-            client=executor, memory_limit=memory_limit, observer=progress, overwrite=overwrite,
+            client=executor, memory_limit=cluster.memory_limit, observer=progress, overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)
 
@@ -118,7 +118,7 @@ def predict(
 @json_option
 def evaluate(
     model: str, src: str, head: str | None, auc_documents: int | None, propensity_a: float, propensity_b: float,
-    per_label: Path | None, truth: str | None, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+    per_label: Path | None, truth: str | None, cluster: Cluster, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Measure a model on documents: labels against the given ones, topics by perplexity and coherence.
 
@@ -146,12 +146,12 @@ def evaluate(
             require(fitted, Capability.LABELS, option)
     recovery = score_recovery(fitted, load_truth(truth)) if truth is not None else {}
     with (
-        PassProgress(quiet=quiet) as progress,
-        open_workers(workers, memory_limit, scheduler) as executor,
+        PassProgress(quiet=cluster.quiet) as progress,
+        open_workers(cluster) as executor,
         open_source(src, columns_of(fitted), executor, options) as corpus,
     ):
         metrics = evaluate_model(
-            fitted, corpus, client=executor, memory_limit=memory_limit, observer=progress, **of_labels
+            fitted, corpus, client=executor, memory_limit=cluster.memory_limit, observer=progress, **of_labels
         )
     if not as_json:
         # Its sums are for the report.
@@ -237,7 +237,7 @@ def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
         resources.as_file(data / "titles-test.tsv.xz") as test,
         resources.as_file(data / "titles-labels.txt.xz") as labels,
         PassProgress(quiet=quiet) as progress,
-        open_workers(workers, None, None) as executor,
+        open_workers(Cluster(workers=workers)) as executor,
     ):
         corpus = ingest(
             train, out / "corpus", format="tsv", labels=labels, stop_words="english", overwrite=True,

@@ -10,6 +10,7 @@ import numpy as np
 
 from distmom.cli import run as runs
 from distmom.cli.options import (
+    Cluster,
     LocalPath,
     cluster_options,
     json_option,
@@ -46,8 +47,7 @@ _WITHOUT_DOCUMENTS = {"alpha0": 1.0, "init": "tensor", "n_refine": 0}
 @cluster_options
 @json_option
 def moments(
-    corpus: str, dst: str, like: str | None, run_path: str | None, overwrite: bool, workers: int | None,
-    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+    corpus: str, dst: str, like: str | None, run_path: str | None, overwrite: bool, cluster: Cluster, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Add up the moments of a corpus and keep them, for later fits without the corpus.
 
@@ -66,39 +66,31 @@ def moments(
     basis = None if like is None else runs.Like(str(Path(like).absolute()), first.basis_digest)
     run = runs.create(corpus, dst, run_path, runs.MOMENTS, first.get_params(), overwrite, basis)
     if not runs.show_finished(run, as_json):
-        add_up(run, workers, memory_limit, scheduler, quiet, as_json, first)
+        add_up(run, cluster, as_json, first)
 
 
-def add_up(
-    run: runs.Run,
-    workers: int | None,
-    memory_limit: int | None,
-    scheduler: str | None,
-    quiet: bool,
-    as_json: bool,
-    first: TopicMoments | None = None,
-) -> None:
+def add_up(run: runs.Run, cluster: Cluster, as_json: bool, first: TopicMoments | None = None) -> None:
     """Make the missing passes of a run of moments, save the moments and show their main numbers.
 
     Parameters
     ----------
     run : Run
-    workers, memory_limit, scheduler, quiet, as_json
-        As on the command line.
+    cluster : Cluster
+    as_json : bool
+        Show the numbers as JSON.
     first : TopicMoments, optional
-        What the run was begun with: without sums, or with those in whose basis its own are. Read, when absent.
+        The moments that the run began with: without sums, or those whose basis it uses. Read by default.
     """
-
-    with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
+    with run.carried_out(cluster) as directory, PassProgress(quiet=cluster.quiet) as progress:
         corpus: Any = run.open_corpus()
         first = _begun_with(run) if first is None else first
         run.check_target()
         if run.like is None:
             # In a given basis the first pass is the largest, and is refused in time if it does not fit.
-            first.plan(corpus, memory_limit)
-        with open_workers(workers, memory_limit, scheduler, corpus) as executor:
+            first.plan(corpus, cluster.memory_limit)
+        with open_workers(cluster, corpus) as executor:
             found = (first.fit_corpus if run.like is None else first.of)(
-                corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress
+                corpus, client=executor, run=directory, memory_limit=cluster.memory_limit, observer=progress
             )
             run.save(found, directory)
     show(describe_moments(found), as_json)

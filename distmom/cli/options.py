@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -168,12 +170,41 @@ def tls_options(*, expose: bool = False) -> Callable[[F], F]:
     return add
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Where the tasks of a command run, and whether its progress is shown; None where the option is not given.
+
+    Attributes
+    ----------
+    workers : int or None, default None
+        Number of local worker processes.
+    memory_limit : int or None, default None
+        Bytes that one worker may use.
+    scheduler : str or None, default None
+        Address of a running scheduler.
+    quiet : bool, default False
+        Show no progress.
+    """
+
+    workers: int | None = None
+    memory_limit: int | None = None
+    scheduler: str | None = None
+    quiet: bool = False
+
+
 def cluster_options(command: F) -> F:
-    """Add the options for the place where tasks run."""
-    command = tls_options()(command)
+    """Add the options for the place where tasks run, which the command receives as ``cluster``, a `Cluster`."""
+
+    @wraps(command)
+    def with_cluster(*arguments: Any, **given: Any) -> Any:
+        cluster = Cluster(**{field.name: given.pop(field.name) for field in fields(Cluster)})
+        return command(*arguments, cluster=cluster, **given)
+
+    # Another name than that of the command, which the function above calls.
+    extended = tls_options()(cast(F, with_cluster))
     for option in (quiet_option, scheduler_option, memory_option, workers_option):
-        command = option(command)
-    return command
+        extended = option(extended)
+    return extended
 
 
 def input_options(command: F) -> F:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from distmom.cli.options import Cluster
 from distmom.cli.parameters import table
 from distmom.cli.shared import open_input, show
 from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus
@@ -109,7 +110,7 @@ class Run:
     is_new: bool = False
 
     @contextmanager
-    def carried_out(self, workers: int | None, scheduler: str | None) -> Iterator[RunDirectory]:
+    def carried_out(self, cluster: Cluster) -> Iterator[RunDirectory]:
         """Hold the run while it is carried out; a context manager that yields its directory.
 
         Errors that end it carry the command that resumes it as a note. A run is removed if it is refused before
@@ -128,14 +129,14 @@ class Run:
                 except (KeyboardInterrupt, ClusterError, StoreError, OSError, CancelledError) as error:
                     # Without its record there is nothing to resume: the same command begins the run.
                     if (self.path / "run.json").exists():
-                        error.add_note(self._resume_command(workers, scheduler))
+                        error.add_note(self._resume_command(cluster))
                     raise
                 assert directory.lease is not None
                 directory.lease.result = self._result()
         except (TakenOverError, CancelledError, OSError) as error:
             # Also where a disk fails before the run is held, or when its end is recorded.
             if not getattr(error, "__notes__", []) and (self.path / "run.json").exists():
-                error.add_note(self._resume_command(workers, scheduler))
+                error.add_note(self._resume_command(cluster))
             raise
         except (UsageError, InputError):
             # What has been added up may serve with other options.
@@ -146,9 +147,9 @@ class Run:
             # If a failing disk keeps it, the same command removes it.
             discard(self.path)
 
-    def _resume_command(self, workers: int | None, scheduler: str | None) -> str:
-        where = [f"--workers {workers}"] if workers is not None else []
-        where += [f"--scheduler {scheduler}"] if scheduler is not None else []
+    def _resume_command(self, cluster: Cluster) -> str:
+        where = [f"--workers {cluster.workers}"] if cluster.workers is not None else []
+        where += [f"--scheduler {cluster.scheduler}"] if cluster.scheduler is not None else []
         return " ".join(["distmom resume", shlex.quote(str(self.path)), *where])
 
     def _result(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from distmom.cli.options import Cluster
 from distmom.cli.parameters import can
 from distmom.cli.terminal import say
 from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus, ingest, open_corpus, open_words
@@ -26,21 +27,20 @@ from distmom.spectral.capabilities import Capability, require
 
 
 @contextmanager
-def open_workers(
-    workers: int | None, memory_limit: int | None, scheduler: str | None, corpus: Any = None
-) -> Iterator[Executor]:
+def open_workers(cluster: Cluster, corpus: Any = None) -> Iterator[Executor]:
     """Open a place to run tasks, by default one local process per core, or threads here for a small corpus."""
-    threads = 1
-    if workers is None and scheduler is None:
+    workers, threads = cluster.workers, 1
+    if workers is None and cluster.scheduler is None:
         n_cores = len(os.sched_getaffinity(0))
         # Processes would take longer to start than they save.
-        here = corpus is not None and memory_limit is None and is_small(corpus)
+        here = corpus is not None and cluster.memory_limit is None and is_small(corpus)
         workers, threads = (0, n_cores) if here else (n_cores, 1)
     with ExitStack() as stack:
         with _children_without_interrupt():
             opened = open_executor(
-                scheduler=scheduler, workers=workers or 0, threads=threads, memory_limit=memory_limit
-            )
+                scheduler=cluster.scheduler, workers=workers or 0, threads=threads,
+                memory_limit=cluster.memory_limit,
+            )  # fmt: skip
             executor = stack.enter_context(opened)
         yield executor
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from scipy.sparse import vstack
 
 from distmom.cli.moments import are_moments
 from distmom.cli.options import (
+    Cluster,
     cluster_options,
     input_options,
     json_option,
@@ -56,8 +58,7 @@ if TYPE_CHECKING:
 @cluster_options
 @json_option
 def transform(
-    model: str, src: str, out: str, method: str | None, groups: str | None, output_format: str, overwrite: bool, workers: int | None,
-    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+    model: str, src: str, out: str, method: str | None, groups: str | None, output_format: str, overwrite: bool, cluster: Cluster, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Write shares of topics in documents, factors of groups of views, or components or states of rows.
 
@@ -74,11 +75,11 @@ def transform(
         _refuse_given(["method", "output_format", *options], f"not an option with {model}, which reads views")
         views = open_views(src, groups) if Path(src).is_file() or groups is not None else open_corpus(src)
         with (
-            PassProgress(quiet=quiet) as progress,
-            open_workers(workers, memory_limit, scheduler) as executor,
+            PassProgress(quiet=cluster.quiet) as progress,
+            open_workers(cluster) as executor,
         ):
             result = transform_views(
-                fitted, views, out, client=executor, memory_limit=memory_limit, observer=progress,
+                fitted, views, out, client=executor, memory_limit=cluster.memory_limit, observer=progress,
                 overwrite=overwrite,
             )  # fmt: skip
         show(result, as_json)
@@ -89,11 +90,11 @@ def transform(
             f"not an option with {model}, which reads a corpus of rows",
         )
         with (
-            PassProgress(quiet=quiet) as progress,
-            open_workers(workers, memory_limit, scheduler) as executor,
+            PassProgress(quiet=cluster.quiet) as progress,
+            open_workers(cluster) as executor,
         ):
             result = assign_rows(
-                fitted, open_corpus(src), out, client=executor, memory_limit=memory_limit, observer=progress,
+                fitted, open_corpus(src), out, client=executor, memory_limit=cluster.memory_limit, observer=progress,
                 overwrite=overwrite,
             )  # fmt: skip
         show(result, as_json)
@@ -102,12 +103,12 @@ def transform(
     if groups is not None:
         require(fitted, Capability.FACTORS, "--groups")
     with (
-        PassProgress(quiet=quiet) as progress,
-        open_workers(workers, memory_limit, scheduler) as executor,
+        PassProgress(quiet=cluster.quiet) as progress,
+        open_workers(cluster) as executor,
         open_source(src, columns_of(fitted), executor, options) as corpus,
     ):
         result = transform_corpus(
-            fitted, corpus, out, method=method or "vb", output_format=output_format, client=executor, memory_limit=memory_limit, observer=progress,
+            fitted, corpus, out, method=method or "vb", output_format=output_format, client=executor, memory_limit=cluster.memory_limit, observer=progress,
             overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)
@@ -199,7 +200,7 @@ def topics(model: str, top: int, by: str | None, states: bool, as_json: bool) ->
 @json_option
 def search(
     src: str, words: tuple[str, ...], documents: str | None, targets: str | None, top: int,
-    force: bool, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
+    force: bool, cluster: Cluster, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
     """Find one topic of a corpus from words or documents about it, without estimating the others.
@@ -219,14 +220,14 @@ def search(
     chosen = given("search", options)
     columns: Any
     if are_moments(src):
-        for name, value in (("--workers", workers), ("--scheduler", scheduler)):
+        for name, value in (("--workers", cluster.workers), ("--scheduler", cluster.scheduler)):
             if value:
                 raise UsageError(
                     f"{name}: expected none with kept moments, which are searched in this process"
                 )
     with (
-        PassProgress(quiet=quiet) as progress,
-        open_workers(0 if are_moments(src) else workers, memory_limit, scheduler) as executor,
+        PassProgress(quiet=cluster.quiet) as progress,
+        open_workers(replace(cluster, workers=0) if are_moments(src) else cluster) as executor,
     ):
         if are_moments(src):
             settled = table()["moments"]["parameters"].keys() - {"n_components"}
@@ -245,7 +246,7 @@ def search(
         about = None if documents is None else _rows_about(documents, columns, executor, options)
         if not are_moments(src):
             model = TopicSearch(**chosen)
-            model.fit_corpus(columns, client=executor, memory_limit=memory_limit, observer=progress)
+            model.fit_corpus(columns, client=executor, memory_limit=cluster.memory_limit, observer=progress)
         if targets is not None:
             found = [_search_line(model, targets, number, line, force) for number, line in lines]
         elif about is None:

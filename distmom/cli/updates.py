@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from distmom.cli import run as runs
-from distmom.cli.options import cluster_options, json_option, overwrite_option, run_option
+from distmom.cli.options import Cluster, cluster_options, json_option, overwrite_option, run_option
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
 from distmom.corpus.files.storage import place_of
@@ -31,8 +31,7 @@ MULTILABEL = "multilabel"
 @cluster_options
 @json_option
 def update(
-    model: str, corpus: str, dst: str, remove: bool, run_path: str | None, overwrite: bool, workers: int | None,
-    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
+    model: str, corpus: str, dst: str, remove: bool, run_path: str | None, overwrite: bool, cluster: Cluster, as_json: bool,
 ) -> None:  # fmt: skip
     """Add the documents of a corpus to a multi-label model that was fitted with --keep-sums, or remove them.
 
@@ -49,39 +48,34 @@ def update(
     like = runs.Like(place_of(model), str(record_digest(model)))
     run = runs.create(corpus, dst, run_path, MULTILABEL, {"remove": remove}, overwrite, like)
     if not runs.show_finished(run, as_json):
-        add_documents(run, workers, memory_limit, scheduler, quiet, as_json, first)
+        add_documents(run, cluster, as_json, first)
 
 
-def add_documents(
-    run: runs.Run,
-    workers: int | None,
-    memory_limit: int | None,
-    scheduler: str | None,
-    quiet: bool,
-    as_json: bool,
-    first: MultiLabelMoM | None = None,
-) -> None:
+def add_documents(run: runs.Run, cluster: Cluster, as_json: bool, first: MultiLabelMoM | None = None) -> None:
     """Make the missing passes of an update, save the model and show its main numbers.
 
     Parameters
     ----------
     run : Run
-    workers, memory_limit, scheduler, quiet, as_json
-        As on the command line.
+    cluster : Cluster
+    as_json : bool
+        Show the numbers as JSON.
     first : MultiLabelMoM, optional
         The model that is updated; read by default.
     """
     from distmom.predict.aligned import check_words
 
-    with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
+    with run.carried_out(cluster) as directory, PassProgress(quiet=cluster.quiet) as progress:
         corpus: Any = run.open_corpus()
         model = _begun_with(run) if first is None else first
         run.check_target()
         check_words(corpus, model.vocabulary_)
         n_labels = len(model.label_names_)
-        with open_workers(workers, memory_limit, scheduler, corpus) as executor:
+        with open_workers(cluster, corpus) as executor:
             change = model.remove_corpus if run.parameters["remove"] else model.partial_fit_corpus
-            change(corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress)
+            change(
+                corpus, client=executor, run=directory, memory_limit=cluster.memory_limit, observer=progress
+            )
             run.save(model, directory)
     show(
         {

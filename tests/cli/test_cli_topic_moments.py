@@ -194,10 +194,11 @@ def test_moments_and_search_have_the_passes_of_their_plans(place, run, tmp_path)
 
 def test_a_run_of_another_model_is_not_taken_up(place, run, tmp_path):
     from distmom.cli import run as runs
+    from distmom.cli.options import Cluster
 
     corpus, model = str(place / "corpus"), str(tmp_path / "m")
     begun = runs.create(corpus, model, str(tmp_path / "r"), "lda", {"n_components": 3}, overwrite=False)
-    with pytest.raises(KeyboardInterrupt), begun.carried_out(0, None):
+    with pytest.raises(KeyboardInterrupt), begun.carried_out(Cluster(workers=0)):
         raise KeyboardInterrupt
     assert runs.reopen(begun.path).model_name == "lda"
     (tmp_path / "r" / "passes" / "sketch-0").mkdir(parents=True)
