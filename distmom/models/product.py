@@ -177,14 +177,14 @@ class ProductMixture(SpectralEstimator):
         load = partial(load_moments, run.scan(pass_).directory)
         out = AlignedViews(unknown(N_GROUPS, basis.rank, k), unknown(k), unknown())
         found = run.small(align_views, load, k, self.decomposition, where=self.decompose_on, out=out)
-        state: ProductState = run.rows(_state, basis, views, found, out=unknown())
+        state: ProductState = run.apply(_state, basis, views, found, out=unknown())
         if self.n_em_iter:
             state = run.rows(_started, state, out=unknown())
             n_slabs = run.plan(PresenceEMPass(d, n_components=k)).n_mapped
         for _ in range(self.n_em_iter):
             logs = run.rows(_logs, state, n_slabs, out=(unknown_columns(d, k, n_slabs), unknown(k)))
             step = PresenceEMPass(d, log_odds=logs[0], constants=logs[1], n_components=k)
-            state = run.rows(_maximised, state, run.scan(step), out=unknown())
+            state = run.apply(_maximised, state, run.scan(step), out=unknown())
         return state
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -276,7 +276,7 @@ class ProductMixture(SpectralEstimator):
         return found
 
 
-def _state(engine: Engine, basis: Basis, groups: np.ndarray, found: AlignedViews) -> ProductState:
+def _state(basis: Basis, groups: np.ndarray, found: AlignedViews) -> ProductState:
     """Bring conditional means back from the basis to the words."""
     d, k = len(groups), len(found.weights)
     components = Recovery((basis.matrix, groups), d, k, mean_rows, (found.means,)).whole()
@@ -309,7 +309,7 @@ def _logs(engine: Engine, state: ProductState, n_slabs: int) -> tuple[StoredColu
     return StoredColumns(tuple(engine.put(log_odds[:, cut]) for cut in edges)), constants
 
 
-def _maximised(engine: Engine, state: ProductState, found: PassResult) -> ProductState:
+def _maximised(state: ProductState, found: PassResult) -> ProductState:
     """Return the state after an EM pass, components by descending weight."""
     components, weights, log_likelihood = maximised(found.sums, _ADDED)
     order = np.argsort(-weights, kind="stable")

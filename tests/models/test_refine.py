@@ -189,9 +189,9 @@ def with_further(always):
     """Return the choice of further passes, whatever their held-out perplexity if ``always``."""
     original = choice._with_further
 
-    def chosen_of(engine, chosen, last):
+    def chosen_of(chosen, last):
         worst = replace(chosen.completion, log_likelihood=-np.inf)
-        return original(engine, replace(chosen, completion=worst) if always else chosen, last)
+        return original(replace(chosen, completion=worst) if always else chosen, last)
 
     return chosen_of
 
@@ -201,14 +201,14 @@ def test_topics_that_complete_worse_than_those_before_are_not_chosen():
     topics = Topics(StoredColumns(()), StoredColumns(()), np.ones(2), np.ones(2), rows={"shares": None})
     init = Initial("anchors", StoredColumns(()), np.ones(2), None, {})
     before, worse, better = (choice.Chosen(init, topics, each) for each in completions)
-    assert choice._with_further(None, before, replace(worse, n_passes=8)).further is None
-    assert choice._with_further(None, before, replace(better, n_passes=4)).further is None
-    further = choice._with_further(None, before, replace(better, n_passes=8)).further
+    assert choice._with_further(before, replace(worse, n_passes=8)).further is None
+    assert choice._with_further(before, replace(better, n_passes=4)).further is None
+    further = choice._with_further(before, replace(better, n_passes=8)).further
     assert further.rows == {}
     tried = replace(better, perplexities={"8": 1.0})
-    assert choice._preferred(None, True, before, before, replace(worse)).background is False
-    assert choice._preferred(None, True, before, tried, replace(better)).background is True
-    assert choice._preferred(None, False, before, tried, replace(better)) is before
+    assert choice._preferred(True, before, before, replace(worse)).background is False
+    assert choice._preferred(True, before, tried, replace(better)).background is True
+    assert choice._preferred(False, before, tried, replace(better)) is before
 
 
 def shared_corpus(share, n=400, d=200, k=4):
@@ -358,4 +358,4 @@ def test_a_background_takes_the_words_that_all_documents_share():
 )
 def test_sums_of_dirichlet_parameters_next_to_the_best_are_tried_again(best, near):
     completion = Completion(best * np.array([0.25, 0.75]), -7.0, 100, 10)
-    assert _near(None, completion) == near
+    assert _near(completion) == near

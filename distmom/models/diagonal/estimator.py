@@ -170,15 +170,15 @@ class DiagonalMixture(RowDensity):
         (units,) = counted.states["units"].parts
         found = self._whole(run, units) if d <= MOST_WHOLE else self._views(run, units)
         out = Diagonals(unknown(d, 2), unknown(k, d), unknown(k, d), unknown(k))
-        of, n_floored = run.rows(diagonals_of, units, found, out=(out, unknown()))
+        of, n_floored = run.apply(diagonals_of, units, found, out=(out, unknown()))
         if self.n_em_iter:
-            of = run.rows(started, of, out=of)
+            of = run.apply(started, of, out=of)
 
         def expect(of: Diagonals) -> tuple[Any, ...]:
             return run.scan(DiagonalEMPass(d, of=stored_diagonals(run, of), n_components=k)), of
 
         of, likelihoods = iterate(run, of, self.n_em_iter, expect, maximise)
-        state: DiagonalState = run.rows(
+        state: DiagonalState = run.apply(
             diagonal_state, of, found.diagnostics, n_floored, likelihoods, out=unknown()
         )
         return state
@@ -222,7 +222,7 @@ class DiagonalMixture(RowDensity):
             decomposed_partition, partial(load_moments, moments.directory), k, self.decomposition,
             where=self.decompose_on, out=AlignedViews(unknown(N_GROUPS, r, k), unknown(k), unknown()),
         )  # fmt: skip
-        scores = run.rows(view_scores, aligned, out=(unknown(N_GROUPS, N_GROUPS, r, k), unknown(k)))
+        scores = run.apply(view_scores, aligned, out=(unknown(N_GROUPS, N_GROUPS, r, k), unknown(k)))
         pass_of_squares = ViewSquaresPass(
             d, **fields, coefficients=run.put(scores[0]), constants=run.put(scores[1]), n_components=k
         )
@@ -230,7 +230,7 @@ class DiagonalMixture(RowDensity):
             pass_of_squares, sums_of_squares,
             out=TallResult({"squares": unknown_columns(d, k), "first": unknown_columns(d, 1)}, {}),
         ).states  # fmt: skip
-        return run.rows(
+        return run.apply(
             estimate_of_views, basis, order, widths, squares["squares"], squares["first"], aligned,
             out=Estimate.of_shape(k, d),
         )  # fmt: skip

@@ -117,7 +117,7 @@ def _of_partition(error: NumericalError) -> NumericalError:
     )
 
 
-def view_scores(engine: Engine, found: AlignedViews) -> tuple[np.ndarray, np.ndarray]:
+def view_scores(found: AlignedViews) -> tuple[np.ndarray, np.ndarray]:
     """Return the coefficients and constants of `distmom.moments.rows.diagonal.ViewSquaresPass`."""
     weights = found.weights / found.weights.sum()
     r, k = found.means.shape[1:]
@@ -143,7 +143,6 @@ def sums_of_squares(engine: Engine, tallies: Tallies) -> TallResult:
 
 
 def estimate_of_views(
-    engine: Engine,
     basis: StoredColumns,
     order: np.ndarray,
     widths: tuple[int, ...],
@@ -155,7 +154,6 @@ def estimate_of_views(
 
     Parameters
     ----------
-    engine : Engine
     basis : StoredColumns
         Bases of the views, whose columns are orthonormal up to rounding, or depend on each other.
     order : ndarray of shape (d,)
@@ -188,7 +186,7 @@ def estimate_of_views(
 # Parameters and state
 
 
-def diagonals_of(engine: Engine, units: StoredArray, found: Estimate) -> tuple[Diagonals, int]:
+def diagonals_of(units: StoredArray, found: Estimate) -> tuple[Diagonals, int]:
     """Return the parameters in units in which every column has variance one, and the number of floored variances.
 
     A constant column has no variance to be a unit: it counts as having its value as the standard deviation, or
@@ -207,7 +205,7 @@ def diagonals_of(engine: Engine, units: StoredArray, found: Estimate) -> tuple[D
     return Diagonals(np.column_stack([center, 1.0 / scales]), means, variances, found.weights), n_floored
 
 
-def started(engine: Engine, of: Diagonals) -> Diagonals:
+def started(of: Diagonals) -> Diagonals:
     """Return the parameters with which EM starts."""
     within = of.weights @ of.variances
     return replace(of, variances=(1.0 - START_SHARE) * of.variances + START_SHARE * within)
@@ -218,13 +216,13 @@ def stored_diagonals(run: Run, of: Diagonals) -> Diagonals:
     return Diagonals(run.put(of.units), run.put(of.means), run.put(of.variances), run.put(of.weights))
 
 
-def maximise(engine: Engine, scanned: PassResult, of: Diagonals) -> tuple[Diagonals, float]:
+def maximise(scanned: PassResult, of: Diagonals) -> tuple[Diagonals, float]:
     """Return the parameters after an EM pass, and the log-likelihood per row before it."""
     return maximised(scanned.sums, of, LEAST_VARIANCE)
 
 
 def diagonal_state(
-    engine: Engine, of: Diagonals, diagnostics: dict[str, Any], n_floored: int, likelihoods: list[float]
+    of: Diagonals, diagnostics: dict[str, Any], n_floored: int, likelihoods: list[float]
 ) -> DiagonalState:
     """Return the state, with the components by descending weight."""
     order = np.argsort(-of.weights, kind="stable")

@@ -206,7 +206,7 @@ class ECA(SpectralEstimator):
         """Fit the model by the passes of a run and return its state."""
         d, k = run.corpus.n_words, self.n_components
         counted = run.scan(ViewMeanPass(d, min_views=self.min_views))
-        mean = run.rows(mean_of_views, counted, out=unknown(d))
+        mean = run.apply(mean_of_views, counted, out=unknown(d))
         basis = basis_of_views(
             run, run.rows(self._origin, mean, True, out=unknown(d)), k + self.n_oversamples, self.n_power_iter,
             min_views=self.min_views, seed=self._seed,
@@ -237,14 +237,13 @@ class ECA(SpectralEstimator):
             decompose_cumulants, fourth, white, alpha0, ORDERS[self.orders], self.decomposition, options,
             where=self.decompose_on, out=unknown(),
         )  # fmt: skip
-        state: FactorState = run.rows(
+        state: FactorState = run.apply(
             self._assembled, counted, mean, basis, white, found, alpha0, out=unknown()
         )
         return state
 
     def _assembled(
         self,
-        engine: Engine,
         counted: PassResult,
         mean: np.ndarray,
         basis: Basis,

@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import RowBlock
-from distmom.engine import Engine, StoredRows
+from distmom.engine import StoredRows
 from distmom.errors import InputError, UsageError
 from distmom.models.factorial.fitting import FactorialState, maximised, state_of, with_constant
 from distmom.models.factorial.joint import (
@@ -162,7 +162,7 @@ class FactorialHMM(SpectralEstimator):
         """Fit the model by the passes of a run and return its state."""
         d, k = run.corpus.n_words, self.n_components
         p, first = n_step_features(d, 1), self.windows == "first"
-        scaling = run.rows(standards, run.scan(StepMeanPass(d)), out=(unknown(d), unknown(d)))
+        scaling = run.apply(standards, run.scan(StepMeanPass(d)), out=(unknown(d), unknown(d)))
         fields: dict[str, Any] = {"degree": 1, "origin": scaling[0], "scale": scaling[1], "first": first}
         # Beside the chains, the constant feature has a direction.
         r = min(k + 1 + self.n_oversamples, p)
@@ -177,12 +177,12 @@ class FactorialHMM(SpectralEstimator):
             out=Canonical.upto(basis.rank - 1, k, d),
         )  # fmt: skip
         options = (scaling, self.fit_intercept, self.min_variance)
-        state: FactorialState = run.rows(state_of, basis, canonical, *options, out=unknown())
+        state: FactorialState = run.apply(state_of, basis, canonical, *options, out=unknown())
         for _ in range(self.n_em_iter):
-            chain = run.rows(_joint, state, out=unknown_joint_chain(d, k))
+            chain = run.apply(joint_chain, state, out=unknown_joint_chain(d, k))
             rows = stored_edges(run, chain, True, paths=False)
             step = ExpectationPass(d, chain=chain, n_states=2**k, dense=True, origin=scaling[0])
-            state = run.rows(maximised, state, run.scan(step, rows=rows), *options, out=unknown())
+            state = run.apply(maximised, state, run.scan(step, rows=rows), *options, out=unknown())
         return state
 
     # Using a fitted model
@@ -293,7 +293,3 @@ class FactorialHMM(SpectralEstimator):
     def summary(self) -> dict[str, Any]:
         laws = {"startprob": self.startprob_, "fall": self.fall_, "rise": self.rise_}
         return super().summary() | {name: [round(float(x), 6) for x in law] for name, law in laws.items()}
-
-
-def _joint(engine: Engine, state: FactorialState) -> Chain:
-    return joint_chain(state)

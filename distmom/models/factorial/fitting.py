@@ -78,7 +78,6 @@ def _whole(basis: Basis) -> np.ndarray:
 
 
 def state_of(
-    engine: Engine,
     basis: Basis,
     found: Canonical,
     standards: tuple[np.ndarray, np.ndarray],
@@ -89,7 +88,6 @@ def state_of(
 
     Parameters
     ----------
-    engine : Engine
     basis : Basis
         From `with_constant`.
     found : Canonical
@@ -138,7 +136,6 @@ def state_of(
 
 
 def maximised(
-    engine: Engine,
     state: FactorialState,
     counts: PassResult,
     standards: tuple[np.ndarray, np.ndarray],
@@ -149,7 +146,6 @@ def maximised(
 
     Parameters
     ----------
-    engine : Engine
     state : FactorialState
         The model of the E-step.
     counts : PassResult

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, PassResult
+from distmom.engine import PassResult
 from distmom.engine.directory.run_directory import load_sums
 from distmom.linalg import slice_directions
 from distmom.models.gaussian.recovery import (
@@ -79,13 +79,13 @@ def recover_by_contractions(
         out=WhitenedRows(k, *known, unknown(pairs.n_kept, r + 1)),
     )  # fmt: skip
     k = of.n_components
-    whitener = run.put(run.rows(extended_whitener, of, out=unknown(r + 1, k)))
+    whitener = run.put(run.apply(extended_whitener, of, out=unknown(r + 1, k)))
     contractions = RowContractionsPass(
         d, basis=pairs.basis, origin=pairs.origin, rank=r, whitener=whitener, n_whitened=k
     )
     directions = slice_directions(k, seed)
     slices = run.scan(replace(contractions, vectors=run.put(directions), n_vectors=directions.shape[1]))
-    mixed = run.rows(mixed_of, slices, of, d, common, out=unknown(k))
+    mixed = run.apply(mixed_of, slices, of, d, common, out=unknown(k))
     load_slices = partial(load_contraction, slices.directory, of.white.W, mixed, directions)
 
     def steps(vectors: np.ndarray) -> Callable[[], np.ndarray]:
@@ -93,7 +93,7 @@ def recover_by_contractions(
         return partial(load_contraction, run.scan(pass_).directory, of.white.W, mixed, vectors)
 
     found = find_by_contractions(run, directions, load_slices, steps, n_steps, where)
-    return run.rows(_mixture, of, directions, found, mixed, out=Found.upto(r, k, pairs.n_kept))
+    return run.apply(_mixture, of, directions, found, mixed, out=Found.upto(r, k, pairs.n_kept))
 
 
 def contraction_passes(pairs: RowMomentsPass, k: int, n_steps: int) -> list[RowContractionsPass]:
@@ -103,7 +103,7 @@ def contraction_passes(pairs: RowMomentsPass, k: int, n_steps: int) -> list[RowC
     return [slices, *([replace(slices, n_vectors=k, steps=True)] if n_steps else [])]
 
 
-def extended_whitener(engine: Engine, of: WhitenedRows) -> np.ndarray:
+def extended_whitener(of: WhitenedRows) -> np.ndarray:
     """Return what turns a constant coordinate and a projected row into an extended row, (r + 1, k)."""
     r, k = len(of.values), of.n_components
     extended = np.zeros((r + 1, k))
@@ -111,7 +111,7 @@ def extended_whitener(engine: Engine, of: WhitenedRows) -> np.ndarray:
     return extended
 
 
-def mixed_of(engine: Engine, slices: PassResult, of: WhitenedRows, d: int, common: bool) -> np.ndarray:
+def mixed_of(slices: PassResult, of: WhitenedRows, d: int, common: bool) -> np.ndarray:
     """Return the extended means weighted by variances, (k,), from the sums of the slices."""
     beyond = np.asarray(slices.sums["ys"])[:-1] / positive(slices.sums["mass"])
     return weighted_means(beyond, of.noise, d, common)
@@ -149,9 +149,7 @@ def corrected(found: np.ndarray, W: np.ndarray, mixed: np.ndarray, vectors: np.n
     return np.asarray(found - along * gram[:, :, None] - crossed - crossed.transpose(1, 0, 2))
 
 
-def _mixture(
-    engine: Engine, of: WhitenedRows, directions: np.ndarray, found: Contracted, mixed: np.ndarray
-) -> Found:
+def _mixture(of: WhitenedRows, directions: np.ndarray, found: Contracted, mixed: np.ndarray) -> Found:
     if of.n_components == 1:
         return single(of)
     with one_blas_thread():

@@ -215,7 +215,7 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
             n_kept=len(positions),
         )  # fmt: skip
         load = partial(load_moments, run.scan(pass_).directory)
-        offset = run.rows(offset_of, basis, out=unknown())
+        offset = run.apply(offset_of, basis, out=unknown())
         common = self.variances == "common"
         if third:
             function, last = (recover_by_rotation, self.n_rotations) if rotates else (recover, auto)
@@ -228,16 +228,16 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
                 run, pass_, k, common, self._seed, offset, auto, self.power_steps, self.decompose_on, load
             )
         out = Gaussians(unknown(d, 1), unknown(k, d), unknown(k), unknown(k))
-        of = run.rows(gaussians_of, basis, found, out=out)
+        of = run.apply(gaussians_of, basis, found, out=out)
         if self.n_em_iter:
-            of = run.rows(widened, of, found, out=of)
+            of = run.apply(widened, of, found, out=of)
 
         def expect(of: Gaussians) -> tuple[Any, ...]:
             stored = stored_gaussians(run, of, basis.mean)
             return run.scan(RowEMPass(d, of=stored, n_components=found.n_components)), of, found, common
 
         of, likelihoods = iterate(run, of, self.n_em_iter, expect, maximise)
-        state: MixtureState = run.rows(mixture_state, basis, found, of, likelihoods, shares, out=unknown())
+        state: MixtureState = run.apply(mixture_state, basis, found, of, likelihoods, shares, out=unknown())
         return state
 
     def _takes_third(self, run: Run, k: int, whole: bool) -> bool:
@@ -268,7 +268,7 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
             ).directory
             for half in selections
         )
-        return run.rows(agreed_count, directories, d, most, out=(most, unknown()))
+        return run.apply(agreed_count, directories, d, most, out=(most, unknown()))
 
     # Use
 

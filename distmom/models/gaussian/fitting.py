@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, PassResult
+from distmom.engine import PassResult
 from distmom.engine.directory.run_directory import load_sums
 from distmom.engine.stored.arrays import SLAB_ROWS
 from distmom.engine.sums.tall import read_rows
@@ -71,20 +71,20 @@ def load_moments(directory: str) -> RowMoments:
     return row_moments(load_sums(directory)[0])
 
 
-def agreed_count(engine: Engine, directories: tuple[str, ...], d: int, most: int) -> tuple[int, Any]:
+def agreed_count(directories: tuple[str, ...], d: int, most: int) -> tuple[int, Any]:
     """Return the number of components that the moments of two halves agree on, and the replicated shares."""
     first, second = (load_moments(directory) for directory in directories)
     return count_components(first, second, d, most)
 
 
-def gaussians_of(engine: Engine, basis: Basis, found: Found) -> Gaussians:
+def gaussians_of(basis: Basis, found: Found) -> Gaussians:
     """Bring the means back from the basis to the columns of the rows."""
     mean = mean_of_rows(basis)
     offsets = np.ascontiguousarray(product(basis.matrix, len(mean), found.means).whole().T)
     return Gaussians(mean[:, None], offsets, found.weights, found.variances)
 
 
-def widened(engine: Engine, of: Gaussians, found: Found) -> Gaussians:
+def widened(of: Gaussians, found: Found) -> Gaussians:
     """Return the parameters with which EM starts."""
     least = START_VARIANCE * found.diagnostics["noise_variance"]
     return replace(of, variances=np.maximum(of.variances, least))
@@ -95,9 +95,7 @@ def stored_gaussians(run: Run, of: Gaussians, origin: Any) -> Gaussians:
     return Gaussians(origin, run.put(of.offsets), run.put(of.weights), run.put(of.variances))
 
 
-def maximise(
-    engine: Engine, scanned: PassResult, of: Gaussians, found: Found, common: bool
-) -> tuple[Gaussians, float]:
+def maximise(scanned: PassResult, of: Gaussians, found: Found, common: bool) -> tuple[Gaussians, float]:
     """Return the parameters after an EM pass, and the log-likelihood per row before it."""
     least = max(
         LEAST_VARIANCE * found.diagnostics["noise_variance"],
@@ -108,7 +106,7 @@ def maximise(
 
 
 def mixture_state(
-    engine: Engine, basis: Basis, found: Found, of: Gaussians, likelihoods: list[float], shares: Any
+    basis: Basis, found: Found, of: Gaussians, likelihoods: list[float], shares: Any
 ) -> MixtureState:
     """Return the state, with the components by descending weight and the kept rows by component."""
     mean, order = of.origin[:, 0], np.argsort(-of.weights, kind="stable")

@@ -204,11 +204,11 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
             recover, load, None if any_noise else projection.noise, self.decomposition, self._seed,
             left, right, where=self.decompose_on, out=Found.upto(k),
         )  # fmt: skip
-        found = run.rows(_checked_components, found, any_noise, self.gaussian == "drop", out=found)
+        found = run.apply(checked, found, any_noise, self.gaussian == "drop", out=found)
         if self.noise == "none":
             for _ in range(self.n_refine_iter):
                 found = run.when(partial(_moves, found), self._refined, projection, found, otherwise=found)
-        state: IcaState = run.rows(ica_state, projection, found, self.gaussian == "drop", out=unknown())
+        state: IcaState = run.apply(ica_state, projection, found, self.gaussian == "drop", out=unknown())
         return state
 
     def _whitened(self, run: Run) -> Projection:
@@ -240,7 +240,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
                     d, matrix=full.matrix, origin=full.origin, rank=rank, basis=_put(run, basis),
                     n_columns=0 if basis is None else k,
                 )  # fmt: skip
-                found = run.rows(contrast_basis, run.scan(pass_), basis, k, out=(unknown(d, k), unknown()))
+                found = run.apply(contrast_basis, run.scan(pass_), basis, k, out=(unknown(d, k), unknown()))
                 basis = found[0]
         return run.rows(narrowed, full, found, out=Projection.upto(d, k))
 
@@ -250,7 +250,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
             run.corpus.n_words, matrix=projection.matrix, origin=projection.origin, rank=self.n_components,
             rotation=run.put(found.unmixing),
         )  # fmt: skip
-        return run.rows(_stepped, run.scan(pass_), found, out=found)
+        return run.apply(_stepped, run.scan(pass_), found, out=found)
 
     # Use
 
@@ -382,9 +382,5 @@ def _moves(found: Found) -> bool:
     return found.moved > CONVERGED
 
 
-def _checked_components(engine: Any, found: Found, any_noise: bool, drop: bool) -> Found:
-    return checked(found, any_noise, drop)
-
-
-def _stepped(engine: Any, scanned: Any, found: Found) -> Found:
+def _stepped(scanned: Any, found: Found) -> Found:
     return stepped(scanned.sums, found)

@@ -121,9 +121,7 @@ def full_projection(engine: Engine, scanned: PassResult, k: int) -> Projection:
     )  # fmt: skip
 
 
-def contrast_basis(
-    engine: Engine, scanned: PassResult, basis: np.ndarray | None, k: int
-) -> tuple[np.ndarray, list[float]]:
+def contrast_basis(scanned: PassResult, basis: np.ndarray | None, k: int) -> tuple[np.ndarray, list[float]]:
     """Return the k leading directions of the contracted fourth cumulant, (r, k), and its eigenvalues."""
     with one_blas_thread():
         values, vectors = np.linalg.eigh(row_contrast(scanned.sums, basis))
@@ -147,7 +145,7 @@ def narrowed(engine: Engine, full: Projection, found: tuple[np.ndarray, list[flo
     return Projection(StoredColumns((engine.put(matrix),)), back, full.origin, np.zeros((k, k)), facts)
 
 
-def ica_state(engine: Engine, projection: Projection, found: Found, drop: bool) -> IcaState:
+def ica_state(projection: Projection, found: Found, drop: bool) -> IcaState:
     """Return the state, with the components by descending magnitude of their kurtosis."""
     mean = np.asarray(projection.origin.load(), np.float64)[:, 0]
     order = np.argsort(-np.abs(found.kurtosis), kind="stable")

@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from distmom.engine import Engine
 from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.markov.chain import Chain
@@ -199,7 +198,7 @@ class HiddenMarkov(FittedMarkov):
         fields: dict[str, Any] = {"degree": degree}
         if dense:
             counted = run.scan(StepMeanPass(d))
-            fields["origin"], fields["scale"] = run.rows(standards, counted, out=(unknown(d), unknown(d)))
+            fields["origin"], fields["scale"] = run.apply(standards, counted, out=(unknown(d), unknown(d)))
         # Symbols are scaled so that rare ones have the same sampling noise as frequent ones.
         tensor = self.init == "tensor"
         row_scale = None if dense or not tensor else run.put(frequency_of(corpus)[:, None] ** -0.5)
@@ -217,14 +216,14 @@ class HiddenMarkov(FittedMarkov):
                 contexts, assign_symbols, basis.matrix, basis.rank, k, self.init, self._seed,
                 out=unknown_contexts(d, k),
             )  # fmt: skip
-            chain, notes = run.rows(self._fitting.contextual, symbols, out=out)
+            chain, notes = run.apply(self._fitting.contextual, corpus, symbols, out=out)
             return self._finished(run, chain, notes, fields)
         pass_ = WindowMomentsPass(p, **fields, basis=basis.matrix, rank=basis.rank)
         load = partial(load_windows, run.scan(pass_).directory)
         found = run.small(
             recover, load, k, self.decomposition, where=self.decompose_on, out=Recovered.upto(basis.rank, k)
         )  # fmt: skip
-        chain, notes = run.rows(self._fitting.from_moments, basis, found, fields, out=out)
+        chain, notes = run.apply(self._fitting.from_moments, corpus, basis, found, fields, out=out)
         return self._finished(run, chain, notes, fields)
 
     @property
@@ -239,10 +238,10 @@ class HiddenMarkov(FittedMarkov):
         def expect(chain: Chain) -> tuple[Any, ...]:
             rows = stored_edges(run, chain, dense, paths=False)
             step = ExpectationPass(d, chain=chain, n_states=k, dense=dense, origin=fields.get("origin"))
-            return run.scan(step, rows=rows), fields
+            return run.corpus, run.scan(step, rows=rows), fields
 
         chain, logs = iterate(run, chain, self.n_em_iter, expect, self._fitting.maximised)
-        state: MarkovState = run.rows(_state, chain, notes, logs, out=unknown())
+        state: MarkovState = run.apply(_state, chain, notes, logs, out=unknown())
         return state
 
 
@@ -251,7 +250,7 @@ def _unknown_chain(d: int, k: int, dense: bool) -> Chain:
     return Chain(unknown(k), unknown(k, k), *((None, tall, tall) if dense else (tall,)))
 
 
-def _state(engine: Engine, chain: Chain, notes: dict[str, Any], logs: list[float]) -> MarkovState:
+def _state(chain: Chain, notes: dict[str, Any], logs: list[float]) -> MarkovState:
     def rows(matrix: np.ndarray | None) -> np.ndarray | None:
         return None if matrix is None else np.ascontiguousarray(matrix.T)
 

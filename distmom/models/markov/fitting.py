@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distmom.engine import Engine, PassResult, TallResult
+from distmom.engine import PassResult, TallResult
 from distmom.engine.sums.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.models.markov.chain import Chain
@@ -39,9 +39,8 @@ class Fitting:
     min_variance: float
     is_spread: bool
 
-    def contextual(self, engine: Engine, symbols: TallResult) -> tuple[Chain, dict[str, Any]]:
+    def contextual(self, corpus: Any, symbols: TallResult) -> tuple[Chain, dict[str, Any]]:
         """Return the model of symbols whose states are known by their contexts."""
-        corpus = engine.corpus
         found = contextual_model(symbols, corpus.vocabulary)
         joint = joint_of(found, corpus.n_words)
         if self.is_spread:
@@ -66,10 +65,9 @@ class Fitting:
         return chain, notes
 
     def from_moments(
-        self, engine: Engine, basis: Basis, found: Recovered, fields: dict[str, Any]
+        self, corpus: Any, basis: Basis, found: Recovered, fields: dict[str, Any]
     ) -> tuple[Chain, dict[str, Any]]:
         """Bring a model back from the basis to symbols or values."""
-        corpus = engine.corpus
         Q = np.asarray(read_rows(basis.matrix, slice(0, basis.matrix.parts[0].load().shape[0])), np.float64)
         notes = dict(found.diagnostics)
         n_steps = found.weights * corpus.n_rows
@@ -91,12 +89,12 @@ class Fitting:
             chain_of["variances"] = self._floored(variances, scale)
         return self._with_laws(corpus, found, notes, chain_of)
 
-    def maximised(self, engine: Engine, counts: PassResult, fields: dict[str, Any]) -> tuple[Chain, float]:
+    def maximised(self, corpus: Any, counts: PassResult, fields: dict[str, Any]) -> tuple[Chain, float]:
         """Turn expected counts into a model: the M-step."""
         sums = counts.sums
         chain_of: dict[str, Any] = {}
         if fields["degree"] == 0:
-            chain_of["table"] = self._smooth_symbols(engine.corpus, np.asarray(sums["counts"]))
+            chain_of["table"] = self._smooth_symbols(corpus, np.asarray(sums["counts"]))
         else:
             states = np.maximum(np.asarray(sums["states"]), 1e-300)
             means, squares = (np.asarray(part) / states[:, None] for part in sums["values"])
@@ -135,7 +133,7 @@ def frequency_of(corpus: Any) -> np.ndarray:
     return np.maximum(np.asarray(corpus.document_frequency, np.float64), 1.0)
 
 
-def standards(engine: Engine, counted: PassResult) -> tuple[np.ndarray, np.ndarray]:
+def standards(counted: PassResult) -> tuple[np.ndarray, np.ndarray]:
     """Return the means and standard deviations of dense steps; the deviation of a constant value is set to 1."""
     mass = float(counted.sums["mass"])
     mean, square = (np.asarray(row) / mass for row in counted.sums["values"])

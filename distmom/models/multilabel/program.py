@@ -243,7 +243,7 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
 
 
 def _refit_margins(run: Run, settings: HeadSettings, features: Features, choice: Choice) -> MarginFit:
-    costs = run.rows(_chosen_costs, choice, out=unknown())
+    costs = run.apply(_chosen_costs, choice, out=unknown())
     # A plan does not know which costs will be chosen.
     return _fit_margins(run, settings, features, None, costs, settings.effort.costs)
 
@@ -288,7 +288,7 @@ def _fit_gate(
     )
 
 
-def _chosen_costs(engine: Engine, choice: Choice) -> tuple[float, ...]:
+def _chosen_costs(choice: Choice) -> tuple[float, ...]:
     return costs_of(recipe_of(None, choice).variants)
 
 

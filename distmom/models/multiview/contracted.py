@@ -17,7 +17,6 @@ from functools import partial
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine
 from distmom.engine.directory.run_directory import load_sums
 from distmom.linalg import slice_directions
 from distmom.moments.rows.contracted import ViewContractionsPass, view_contraction
@@ -81,7 +80,7 @@ def decomposed_by_contractions(
     found = find_by_contractions(
         run, directions, contracted(directions, False), partial(contracted, steps=True), n_steps, where
     )
-    return run.rows(
+    return run.apply(
         aligned_views, directory, views, directions, found, k,
         out=AlignedViews(unknown(N_GROUPS, pairs.rank, k), unknown(k), unknown()),
     )  # fmt: skip
@@ -105,7 +104,7 @@ def load_contraction(directory: str) -> np.ndarray:
 
 
 def aligned_views(
-    engine: Engine, directory: str, views: WhitenedViews, directions: np.ndarray, found: Contracted, k: int
+    directory: str, views: WhitenedViews, directions: np.ndarray, found: Contracted, k: int
 ) -> AlignedViews:
     """Return the components of all views in their bases."""
     moments = extended_pairs(load_pairs(directory))

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, PassResult
+from distmom.engine import PassResult
 from distmom.engine.directory.run_directory import load_sums
 from distmom.errors import NumericalError
 from distmom.models.multiview.fitting import Conditional
@@ -82,7 +82,6 @@ def unmix(shares: tuple[GroupMoments, np.ndarray], k: int, method: str) -> Unmix
 
 
 def means_of_shares(
-    engine: Engine,
     scanned: PassResult,
     before: Conditional,
     unmixed: Unmixing | None,

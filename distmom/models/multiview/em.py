@@ -108,14 +108,14 @@ def refined(
     where : {"scheduler", "client"}
     """
     d, k = found.deviations.shape
-    reads = (basis, run.rows(whitenings, moments, out=unknown()), averages, widths)
+    reads = (basis, run.apply(whitenings, moments, out=unknown()), averages, widths)
     out = Scores(unknown(d, k), unknown(N_GROUPS, k), unknown(k), unknown())
 
     def expect(found: Conditional) -> tuple[Any, ...]:
         scores = run.rows(scores_of, found, *reads, out=out)
         pass_ = ScoresEMPass(
             d, coefficients=run.put(scores.coefficients), n_components=k, averages=averages,
-            offsets=run.put(run.rows(_row_offsets, scores, out=unknown(k))),
+            offsets=run.put(run.apply(_row_offsets, scores, out=unknown(k))),
         )  # fmt: skip
         return run.scan(pass_), found, scores.constant
 
@@ -132,21 +132,21 @@ def refined(
             unmix, partial(load_shares, scanned.directory), k, method, where=where,
             out=unknown(),
         )  # fmt: skip
-        found, corrected = run.rows(means_of_shares, scanned, found, unmixed, widths, out=(found, unknown()))
-    found = run.rows(sorted_by_weight, found, out=found)
+        found, corrected = run.apply(means_of_shares, scanned, found, unmixed, widths, out=(found, unknown()))
+    found = run.apply(sorted_by_weight, found, out=found)
     coefficients = run.rows(scores_of, found, *reads, out=out).coefficients
-    return Refined(found, coefficients, run.rows(_diagnostics, likelihoods, corrected, out=unknown()))
+    return Refined(found, coefficients, run.apply(_diagnostics, likelihoods, corrected, out=unknown()))
 
 
-def _row_offsets(engine: Engine, scores: Scores) -> np.ndarray:
+def _row_offsets(scores: Scores) -> np.ndarray:
     return np.asarray(scores.logs + scores.offsets.sum(axis=0))
 
 
-def _diagnostics(engine: Engine, likelihoods: list[float], corrected: bool | None) -> dict[str, Any]:
+def _diagnostics(likelihoods: list[float], corrected: bool | None) -> dict[str, Any]:
     return {"log_likelihoods": likelihoods} | ({} if corrected is None else {"corrected": corrected})
 
 
-def whitenings(engine: Engine, moments: PassResult) -> list[np.ndarray]:
+def whitenings(moments: PassResult) -> list[np.ndarray]:
     """Return matrices W_t, of r rows, for which ``W_t'z_t`` has the identity as covariance over all rows."""
     mass = float(moments.sums["mass"])
     found = []
@@ -190,9 +190,7 @@ def _projected(
     return {}, {"means": np.stack([basis[own].T @ deviations[own] for own in rows_by_view(rows, widths)])}
 
 
-def maximised(
-    engine: Engine, scanned: PassResult, before: Conditional, constant: float
-) -> tuple[Conditional, float]:
+def maximised(scanned: PassResult, before: Conditional, constant: float) -> tuple[Conditional, float]:
     """Return the parameters after an EM pass, and the log-likelihood per row before it.
 
     A component without rows keeps its means.
@@ -203,7 +201,7 @@ def maximised(
     return Conditional(deviations, p / p.sum()), float(scanned.sums["evidence"]) / mass + constant
 
 
-def sorted_by_weight(engine: Engine, of: Conditional) -> Conditional:
+def sorted_by_weight(of: Conditional) -> Conditional:
     """Return the components by descending weight."""
     order = np.argsort(-of.weights, kind="stable")
     return Conditional(np.ascontiguousarray(of.deviations[:, order]), of.weights[order])

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from distmom.engine import Engine, TallResult
+from distmom.engine import TallResult
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.models.multiview.contracted import contraction_passes, decomposed_by_contractions
@@ -316,9 +316,9 @@ class MultiView(FittedViews):
                 self.decompose_on,
             )  # fmt: skip
             found, coefficients = after.found, after.coefficients
-            diagnostics = run.rows(_joined, diagnostics, after.diagnostics, out=unknown())
+            diagnostics = run.apply(_joined, diagnostics, after.diagnostics, out=unknown())
         squares = counted.states["squares"]
-        state: MultiViewState = run.rows(
+        state: MultiViewState = run.apply(
             state_of, found, units, squares, widths, diagnostics, coefficients, alpha0, out=unknown()
         )
         return state
@@ -337,7 +337,7 @@ class MultiView(FittedViews):
         return self.n_em_iter
 
 
-def _joined(engine: Engine, diagnostics: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+def _joined(diagnostics: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return diagnostics | more
 
 

@@ -125,7 +125,6 @@ def recovered(
 
 
 def state_of(
-    engine: Engine,
     of: Conditional,
     units: StoredArray,
     squares: StoredColumns,
@@ -138,7 +137,6 @@ def state_of(
 
     Parameters
     ----------
-    engine : Engine
     of : Conditional
     units, squares : StoredArray and StoredColumns
         Averages and mean squares of the columns.

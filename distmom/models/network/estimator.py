@@ -204,13 +204,13 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
             d, origin=view.origin, whitener=view.whitener, latent=latent, left=left, right=right, rank=k,
             seed=self._seed,
         )  # fmt: skip
-        state: NetworkState = run.rows(network_of_rows, view, run.scan(pass_), options, out=unknown())
+        state: NetworkState = run.apply(network_of_rows, view, run.scan(pass_), options, out=unknown())
         return state
 
     def _of_views(self, run: Run, options: dict[str, Any]) -> NetworkState:
         d, k = run.corpus.n_words, self.n_components
         counted = run.scan(ViewMeanPass(d, min_views=MIN_VIEWS))
-        mean = run.rows(mean_of_views, counted, out=unknown(d))
+        mean = run.apply(mean_of_views, counted, out=unknown(d))
         origin = run.put(mean)
         basis = basis_of_views(
             run,
@@ -233,7 +233,7 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
             where=self.decompose_on,
             out=White.upto(basis.rank, k),
         )
-        state: NetworkState = run.rows(network_of_views, counted, mean, basis, white, options, out=unknown())
+        state: NetworkState = run.apply(network_of_views, counted, mean, basis, white, options, out=unknown())
         return state
 
     # Use

@@ -141,9 +141,7 @@ def one_view(engine: Engine, scanned: PassResult, k: int, noisy: bool, seed: int
     )  # fmt: skip
 
 
-def network_of_rows(
-    engine: Engine, view: OneView, scanned: PassResult, options: dict[str, Any]
-) -> NetworkState:
+def network_of_rows(view: OneView, scanned: PassResult, options: dict[str, Any]) -> NetworkState:
     """Return the network with the moments of one view."""
     d, k = view.whitening.W.shape
     with one_blas_thread():
@@ -164,7 +162,7 @@ def network_of_rows(
 
 
 def network_of_views(
-    engine: Engine, counted: PassResult, mean: np.ndarray, basis: Basis, white: White, options: dict[str, Any]
+    counted: PassResult, mean: np.ndarray, basis: Basis, white: White, options: dict[str, Any]
 ) -> NetworkState:
     """Return the network with the moments of several views."""
     d = len(mean)

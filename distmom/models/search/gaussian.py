@@ -224,7 +224,7 @@ def extended(white: Whitening) -> Whitening:
 def _state(engine: Engine, basis: Basis, directories: tuple[str, ...], k: int, d: int) -> SearchState:
     whole, first, second = loaded_halves(directories)
     moments = row_moments(whole)
-    check_range(moments, k, d, offset_of(engine, basis))
+    check_range(moments, k, d, offset_of(basis))
     with one_blas_thread():
         values, vectors = np.linalg.eigh(moments.second)
         values, vectors = values[::-1], vectors[:, ::-1]

@@ -31,7 +31,7 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.corpus.rows import as_array
-from distmom.engine import Engine, Sums, TallResult
+from distmom.engine import Sums, TallResult
 from distmom.errors import InputError, UsageError
 from distmom.models.search.base import FoundComponent, RowSearch
 from distmom.models.search.directions import (
@@ -182,7 +182,7 @@ class RegressionSearch(RowSearch):
             d, basis=basis.matrix, origin=basis.origin, slopes=basis.slopes, rank=k, n_targets=q
         )
         parts = tuple(run.scan(replace(pass_, selection=half)).directory for half in halves(self._seed))
-        state: SearchState = run.rows(_state, basis, parts, out=unknown())
+        state: SearchState = run.apply(_state, basis, parts, out=unknown())
         return state
 
     def _whole(self, run: Run, d: int, k: int) -> RegressionBasis:
@@ -266,7 +266,7 @@ def regression_part(sums: Sums, W: np.ndarray) -> Part:
     )  # fmt: skip
 
 
-def _state(engine: Engine, basis: RegressionBasis, directories: tuple[str, ...]) -> SearchState:
+def _state(basis: RegressionBasis, directories: tuple[str, ...]) -> SearchState:
     (whole, first, second), white = loaded_halves(directories), basis.white
     with one_blas_thread():
         parts = [regression_part(sums, white.W) for sums in (whole, first, second)]

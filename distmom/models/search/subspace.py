@@ -24,7 +24,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, StoredColumns
+from distmom.engine import StoredColumns
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.search.component import SIDES
 from distmom.models.search.base import FoundComponent, checked_rows, judged
@@ -206,7 +206,7 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
         basis = self._basis(run, d, r)
         pass_ = RowFourthPass(d, matrix=basis.matrix, origin=basis.origin, rank=r)
         parts = tuple(run.scan(replace(pass_, selection=half)).directory for half in halves(self._seed))
-        state: SubspaceState = run.rows(_state, basis, parts, out=unknown())
+        state: SubspaceState = run.apply(_state, basis, parts, out=unknown())
         return state
 
     def _basis(self, run: Run, d: int, r: int) -> SubspaceBasis:
@@ -326,7 +326,7 @@ def subspace_side(moment: np.ndarray, A: np.ndarray, S: np.ndarray, s: float) ->
     return np.asarray(moment - noise - s**2 * (float(np.trace(S)) * eye + 2.0 * S))
 
 
-def _state(engine: Engine, basis: SubspaceBasis, directories: tuple[str, ...]) -> SubspaceState:
+def _state(basis: SubspaceBasis, directories: tuple[str, ...]) -> SubspaceState:
     variance = float(basis.eigenvalues.sum())
     if variance < LEAST_VARIANCE:
         raise NumericalError(

@@ -148,7 +148,7 @@ def choose(run: Run, model: TopicSettings, inits: Sequence[Initial], held: Selec
         initial = initial_topics(init.topics, init.proportions, trial.n_folds, dtype)
         topics = refine_topics(run, initial, trial.method, n_first, documents, trial.eta)
         tried.append(Chosen(init, topics, complete(run, topics.matrix, topics.shares, held)))
-    best = run.rows(_best, tried, several, out=tried[0])
+    best = run.apply(_best, tried, several, out=tried[0])
     if n_alpha > n_first:
         best = run.when(
             lambda: best.completion.n_tokens > 0, trial.refine, best, n_alpha - n_first, otherwise=best
@@ -160,7 +160,7 @@ def choose(run: Run, model: TopicSettings, inits: Sequence[Initial], held: Selec
     return best
 
 
-def _best(engine: Engine, tried: list[Chosen], several: bool) -> Chosen:
+def _best(tried: list[Chosen], several: bool) -> Chosen:
     """Return the trial that completes the held-out documents best."""
     best = max(tried, key=lambda t: t.completion.log_likelihood)
     if not best.completion.n_tokens:
@@ -221,13 +221,13 @@ def refine_further(
     # Nothing is chosen where no held-out document can be completed.
     has_held = partial(_has_held, chosen)
     first = run.when(has_held, trial.refine, chosen, N_PASSES[0] - n_done, otherwise=chosen)
-    last = run.rows(_first, chosen, first, out=chosen)
+    last = run.apply(_first, chosen, first, out=chosen)
     for done, n_passes in pairwise(N_PASSES):
         # Only as long as the step before has gained.
         has_gained = partial(_has_passes, last, done)
         further = run.when(has_gained, trial.refine, last, n_passes - done, otherwise=last)
-        last = run.rows(_better, last, further, n_passes, out=last)
-    found = run.rows(_with_further, chosen, last, out=chosen)
+        last = run.apply(_better, last, further, n_passes, out=last)
+    found = run.apply(_with_further, chosen, last, out=chosen)
     if not tries_background:
         return found
     shared = run.rows(_share_top_words, last, out=unknown())
@@ -236,7 +236,7 @@ def refine_further(
     )
     initial = replace(chosen, topics=initial_topics(topics, shares, trial.n_folds, chosen.topics.dtype))
     tried = run.when(lambda: bool(shared), trial.refine, initial, N_BACKGROUND, otherwise=initial)
-    return run.rows(_preferred, shared, found, last, tried, out=found)
+    return run.apply(_preferred, shared, found, last, tried, out=found)
 
 
 def _has_held(chosen: Chosen) -> bool:
@@ -247,13 +247,13 @@ def _has_passes(chosen: Chosen, n_passes: int) -> bool:
     return chosen.n_passes == n_passes
 
 
-def _first(engine: Engine, chosen: Chosen, first: Chosen) -> Chosen:
+def _first(chosen: Chosen, first: Chosen) -> Chosen:
     if first is chosen:
         return chosen
     return replace(first, n_passes=N_PASSES[0], perplexities={str(N_PASSES[0]): first.completion.perplexity})
 
 
-def _better(engine: Engine, last: Chosen, further: Chosen, n_passes: int) -> Chosen:
+def _better(last: Chosen, further: Chosen, n_passes: int) -> Chosen:
     if further is last:
         return last
     gain = further.completion.log_likelihood - last.completion.log_likelihood
@@ -262,7 +262,7 @@ def _better(engine: Engine, last: Chosen, further: Chosen, n_passes: int) -> Cho
     return replace(best, perplexities=perplexities)
 
 
-def _with_further(engine: Engine, chosen: Chosen, last: Chosen) -> Chosen:
+def _with_further(chosen: Chosen, last: Chosen) -> Chosen:
     """Return the choice with the topics of further passes, if these are better than all before."""
     # The first number of passes is about that on all documents; the part of the documents may also be too small.
     if last.n_passes <= N_PASSES[0] or last.completion.log_likelihood < chosen.completion.log_likelihood:
@@ -328,7 +328,7 @@ def _replace(rows: slice, topics: np.ndarray, unigram: np.ndarray, replaced: int
     return {"topics": found}, {}
 
 
-def _preferred(engine: Engine, shared: bool, chosen: Chosen, last: Chosen, tried: Chosen) -> Chosen:
+def _preferred(shared: bool, chosen: Chosen, last: Chosen, tried: Chosen) -> Chosen:
     """Return the topics with a background topic, if they were tried and predict as well; else those so far."""
     if not shared:
         return chosen

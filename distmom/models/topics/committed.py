@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, PassResult, Selection
+from distmom.engine import PassResult, Selection
 from distmom.errors import UsageError
 from distmom.spectral.program.run import Run
 from distmom.spectral.steps.basis import Basis
@@ -151,11 +151,11 @@ def fit_moments(
     basis = fit_basis(run, settings, words, of_basis)
     pass_ = moment_passes(settings, words, basis, selection)[0]
     found = run.scan(replace(pass_, mean=True, kept=settings.kept))
-    run.rows(_warn_of_short_documents, settings, found, out=None)
+    run.apply(_warn_of_short_documents, settings, found, out=None)
     return CommittedMoments(settings, words, basis, (found.directory,), selection)
 
 
-def _warn_of_short_documents(engine: Engine, settings: CoreSettings, found: PassResult) -> None:
+def _warn_of_short_documents(settings: CoreSettings, found: PassResult) -> None:
     n_documents, n_long = (float(x) for x in found.sums["lengths"][:2])
     if settings.kind.needs_positions and settings.kind.orders == 3:
         warn_of_short_documents(n_documents, n_long, 3)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, PassResult
+from distmom.engine import PassResult
 from distmom.engine.directory.run_directory import load_sums
 from distmom.linalg import Whitening
 from distmom.linalg.factors import Factors
@@ -84,16 +84,16 @@ def find_by_fourth(run: Run, moments: CommittedMoments, orders: str) -> Core:
     )  # fmt: skip
     scanned = run.scan(pass_)
     if moments.selection is None and settings.kind.needs_positions:
-        run.rows(_warn_of_short_documents, scanned, out=None)
+        run.apply(_warn_of_short_documents, scanned, out=None)
     load_fourth = partial(_load, scanned.directory)
     found = run.small(
         _decompose, load_fourth, white, left, right, orders, settings, where=where, out=unknown()
     )
     out = Core.upto(basis.rank, settings.n_states)
-    return run.rows(_core, small, white, found, orders, settings, out=out)
+    return run.apply(_core, small, white, found, orders, settings, out=out)
 
 
-def _warn_of_short_documents(engine: Engine, scanned: PassResult) -> None:
+def _warn_of_short_documents(scanned: PassResult) -> None:
     n_documents, n_long = (float(x) for x in scanned.sums["documents"])
     warn_of_short_documents(n_documents, n_long, POSITIONS)
 
@@ -120,7 +120,6 @@ def _decompose(
 
 
 def _core(
-    engine: Engine,
     moments: SmallMoments,
     white: Whitening,
     found: Factors,

@@ -97,14 +97,14 @@ def refine_topics(
         by_fold = StoredColumns(n_folds * unknown_columns(d, k).parts)
         out = TallResult({"topics": unknown_columns(d, k), "by_fold": by_fold}, unknown())
         found = run.scan(step, next_topics, topics, unigram, method, eta, out=out, rows=topics.rows)
-        topics = run.rows(
+        topics = run.apply(
             _refined, topics, found,
             out=replace(topics, matrix=out.states["topics"], by_fold=by_fold, smoothing=0.0),
         )  # fmt: skip
     return topics
 
 
-def _refined(engine: Engine, topics: Topics, found: TallResult) -> Topics:
+def _refined(topics: Topics, found: TallResult) -> Topics:
     values = found.values
     return Topics(
         found.states["topics"],
@@ -190,36 +190,34 @@ def complete(
         Seed of the division of documents into halves.
     """
     k = len(proportions)
-    normalised = run.rows(_normalised, proportions, out=unknown(k))
+    normalised = run.apply(_normalised, proportions, out=unknown(k))
     pass_ = CompletionPass(
         run.corpus.n_words, selection, topics=topics, n_topics=k, alpha=normalised,
         unigram=unigram_of(run) if unigram is None else unigram, smoothing=smoothing,
         alpha_sums=(1.0,) if mixture else alpha_sums, mixture=mixture, seed=seed,
     )  # fmt: skip
     out = Completion(unknown(k), unknown(), unknown(), unknown())
-    return run.rows(_completion, normalised, pass_.alpha_sums, run.scan(pass_), out=out)
+    return run.apply(_completion, normalised, pass_.alpha_sums, run.scan(pass_), out=out)
 
 
 def near_sums(run: Run, completion: Completion) -> tuple[float, ...]:
     """Return the sums of Dirichlet parameters next to those of a completion, to try for similar topics."""
-    found: tuple[float, ...] = run.rows(_near, completion, out=ALPHA_SUMS[:N_NEAR])
+    found: tuple[float, ...] = run.apply(_near, completion, out=ALPHA_SUMS[:N_NEAR])
     return found
 
 
-def _near(engine: Engine, completion: Completion) -> tuple[float, ...]:
+def _near(completion: Completion) -> tuple[float, ...]:
     best = int(np.argmin(np.abs(np.array(ALPHA_SUMS) - completion.alpha.sum())))
     first = min(max(0, best - N_NEAR // 2), len(ALPHA_SUMS) - N_NEAR)
     return ALPHA_SUMS[first : first + N_NEAR]
 
 
-def _normalised(engine: Engine, proportions: np.ndarray) -> np.ndarray:
+def _normalised(proportions: np.ndarray) -> np.ndarray:
     proportions = np.maximum(proportions, 1e-6)
     return np.asarray(proportions / proportions.sum())
 
 
-def _completion(
-    engine: Engine, proportions: np.ndarray, alpha_sums: tuple[float, ...], found: PassResult
-) -> Completion:
+def _completion(proportions: np.ndarray, alpha_sums: tuple[float, ...], found: PassResult) -> Completion:
     sums: Mapping[str, Any] = found.sums
     tokens = float(sums["tokens"])
     if not tokens:

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
+from distmom.engine import PassResult, StoredArray, StoredColumns
 from distmom.models.trees.posterior import TreeEMPass
 from distmom.models.trees.structure import Tree
 from distmom.moments.dense_rows import view_slices
@@ -90,36 +90,35 @@ def refined(
     n_iter : int
     """
     (d, k), h = law.deviations.shape, tree.n_hidden
-    law = run.rows(started, law, tree, whitenings, averages, widths, out=law)
+    law = run.apply(started, law, tree, whitenings, averages, widths, out=law)
 
     def expect(law: TreeLaw) -> tuple[Any, ...]:
-        scores = run.rows(
+        scores = run.apply(
             scores_of, law, tree, whitenings, averages, widths,
             out=LeafScores(unknown(d, k), unknown(h, k), unknown()),
         )  # fmt: skip
         pass_ = TreeEMPass(
             d, widths=widths, parents=tree.parents, of_leaves=tree.of_leaves, n_components=k, averages=averages,
             coefficients=run.put(scores.coefficients), offsets=run.put(scores.offsets),
-            root=run.put(run.rows(_root, law, out=unknown(k))), transitions=run.put(law.transitions),
+            root=run.put(run.apply(_root, law, out=unknown(k))), transitions=run.put(law.transitions),
         )  # fmt: skip
         return run.scan(pass_), law, tree, widths, scores.constant
 
     law, likelihoods = iterate(run, law, n_iter, expect, maximised)
-    return run.rows(ordered, law, tree, widths, out=law), likelihoods
+    return run.apply(ordered, law, tree, widths, out=law), likelihoods
 
 
-def _root(engine: Engine, law: TreeLaw) -> np.ndarray:
+def _root(law: TreeLaw) -> np.ndarray:
     return np.array(law.weights[0])
 
 
 def leaf_whitenings(
-    engine: Engine, pairs: PassResult, averages: StoredArray, squares: StoredColumns, widths: tuple[int, ...]
+    pairs: PassResult, averages: StoredArray, squares: StoredColumns, widths: tuple[int, ...]
 ) -> list[np.ndarray | None]:
     """Return for every leaf a matrix that whitens its columns, minus their means; None for categories.
 
     Parameters
     ----------
-    engine : Engine
     pairs : PassResult
         Of `distmom.moments.rows.trees.TreeMomentsPass`, with moments of pairs.
     averages, squares : StoredArray and StoredColumns
@@ -156,7 +155,6 @@ def are_categories(whitenings: list[np.ndarray | None]) -> bool:
 
 
 def started(
-    engine: Engine,
     law: TreeLaw,
     tree: Tree,
     whitenings: list[np.ndarray | None],
@@ -188,7 +186,6 @@ def _raised(laws: np.ndarray, average: np.ndarray) -> np.ndarray:
 
 
 def scores_of(
-    engine: Engine,
     law: TreeLaw,
     tree: Tree,
     whitenings: list[np.ndarray | None],
@@ -219,7 +216,7 @@ def scores_of(
 
 
 def maximised(
-    engine: Engine, scanned: PassResult, before: TreeLaw, tree: Tree, widths: tuple[int, ...], constant: float
+    scanned: PassResult, before: TreeLaw, tree: Tree, widths: tuple[int, ...], constant: float
 ) -> tuple[TreeLaw, float]:
     """Return the parameters after an EM pass, and the log-likelihood per row before it.
 
@@ -241,7 +238,7 @@ def maximised(
     return law, float(sums["evidence"]) / mass + constant
 
 
-def ordered(engine: Engine, law: TreeLaw, tree: Tree, widths: tuple[int, ...]) -> TreeLaw:
+def ordered(law: TreeLaw, tree: Tree, widths: tuple[int, ...]) -> TreeLaw:
     """Return the states of the root by descending probability, and all others matched with those of the parent."""
     orders = [np.argsort(-law.weights[0], kind="stable")]
     transitions, deviations = law.transitions.copy(), law.deviations.copy()

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from distmom.engine import Engine, PassResult, StoredArray, TallResult
+from distmom.engine import PassResult, StoredArray, TallResult
 from distmom.engine.directory.run_directory import load_sums
 from distmom.engine.sums.additive import Sums
 from distmom.errors import UsageError
@@ -218,12 +218,12 @@ class LatentTree(FittedTree):
             recover, load, tree, k, self.decomposition, self._seed, where=self.decompose_on,
             out=RecoveredTree(unknown(d, k), unknown(h, k), unknown(h - 1, k, k), unknown()),
         )  # fmt: skip
-        law = run.rows(
+        law = run.apply(
             _law_of, averages, found, out=TreeLaw(unknown(d, k), unknown(h, k), unknown(h - 1, k, k))
         )
         after: tuple[TreeLaw, list[float]] = (law, [])
         squares = counted.states["squares"]
-        whitenings = run.rows(leaf_whitenings, pairs, averages, squares, widths, out=unknown())
+        whitenings = run.apply(leaf_whitenings, pairs, averages, squares, widths, out=unknown())
         of_em = (law, tree, whitenings, averages, widths)
         if self.n_em_iter is None:
             after = run.when(
@@ -232,11 +232,11 @@ class LatentTree(FittedTree):
         elif self.n_em_iter:
             after = refined(run, *of_em, self.n_em_iter)
         law, likelihoods = after
-        scores = run.rows(
+        scores = run.apply(
             scores_of, law, tree, whitenings, averages, widths,
             out=LeafScores(unknown(d, k), unknown(h, k), unknown()),
         )  # fmt: skip
-        state: LatentTreeState = run.rows(
+        state: LatentTreeState = run.apply(
             _state_of,
             averages,
             widths,
@@ -285,7 +285,7 @@ def _load(directories: tuple[str, ...], widths: tuple[int, ...], leaves: tuple[T
     return tree_moments(sums, widths, leaves)
 
 
-def _law_of(engine: Engine, averages: StoredArray, found: RecoveredTree) -> TreeLaw:
+def _law_of(averages: StoredArray, found: RecoveredTree) -> TreeLaw:
     """Return the parameters with the means in the units of the columns."""
     factors = np.asarray(averages.load(), np.float64)[:, 1]
     varying = factors > 0.0
@@ -295,7 +295,6 @@ def _law_of(engine: Engine, averages: StoredArray, found: RecoveredTree) -> Tree
 
 
 def _state_of(
-    engine: Engine,
     averages: StoredArray,
     widths: tuple[int, ...],
     law: TreeLaw,

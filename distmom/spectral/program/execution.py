@@ -67,6 +67,9 @@ class Execution(Run):
             return self.engine.on_scheduler(function, load, *arguments)
         return function(load(), *arguments)
 
+    def apply(self, function: Callable[..., _R], *arguments: Any, out: _R) -> _R:
+        return function(*arguments)
+
     def rows(self, function: Callable[..., _R], *arguments: Any, out: _R, trial: Trial | None = None) -> _R:
         return function(self.engine, *arguments)
 

@@ -150,6 +150,9 @@ class PartialRun(Run):
     ) -> _R:
         return self._run.small(function, load, *arguments, where=where, out=out)
 
+    def apply(self, function: Callable[..., _R], *arguments: Any, out: _R) -> _R:
+        return self._run.apply(function, *arguments, out=out)
+
     def rows(self, function: Callable[..., _R], *arguments: Any, out: _R, trial: Trial | None = None) -> _R:
         return self._run.rows(function, *arguments, out=out, trial=trial)
 

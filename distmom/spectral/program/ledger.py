@@ -92,6 +92,9 @@ class Ledger(Run):
                 self.decomposed.append(each.n_components)
         return out
 
+    def apply(self, function: Callable[..., _R], *arguments: Any, out: _R) -> _R:
+        return out
+
     def rows(self, function: Callable[..., _R], *arguments: Any, out: _R, trial: Trial | None = None) -> _R:
         if trial is not None:
             self.work.append(trial)

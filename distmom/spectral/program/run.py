@@ -85,7 +85,7 @@ class Unknown:
             # Python and the engine probe for these attributes.
             return AttributeError(how)
         return LedgerError(
-            f"the program reads data ({how}) outside the verbs small, rows, when and attempt of its run"
+            f"the program reads data ({how}) outside the verbs small, apply, rows, when and attempt of its run"
         )
 
 
@@ -183,8 +183,20 @@ class Run(ABC):
         """
 
     @abstractmethod
+    def apply(self, function: Callable[..., _R], *arguments: Any, out: _R) -> _R:
+        """Return ``function(*arguments)``, for what follows from results without work on tall arrays.
+
+        Parameters
+        ----------
+        function : callable
+        *arguments
+        out : object
+            Placeholder that the ledger returns for the result.
+        """
+
+    @abstractmethod
     def rows(self, function: Callable[..., _R], *arguments: Any, out: _R, trial: Trial | None = None) -> _R:
-        """Return ``function(engine, *arguments)``, for work on stored arrays and on results of passes.
+        """Return ``function(engine, *arguments)``, for work on tall stored arrays.
 
         Parameters
         ----------

@@ -185,7 +185,7 @@ def find_components(
         return partial(load_steps, directory, *loaded, components, settings.alpha0)
 
     found = find_by_contractions(run, directions, contracted, steps, settings.power_steps, where)
-    return run.rows(contracted_core, moments, white, directions, found, out=out)
+    return run.apply(contracted_core, moments, white, directions, found, out=out)
 
 
 def _power_step(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, StoredColumns, Sums, merge
+from distmom.engine import StoredColumns, Sums, merge
 from distmom.engine.directory.run_directory import load_sums
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import (
@@ -331,7 +331,7 @@ def whiten_moment(m2: np.ndarray, k: int, level: float, *, lower: bool = False) 
 
 
 def contracted_core(
-    engine: Engine, moments: SmallMoments, white: Whitening, directions: np.ndarray, found: Contracted
+    moments: SmallMoments, white: Whitening, directions: np.ndarray, found: Contracted
 ) -> Core:
     """Return the components of a third moment that was decomposed by contractions."""
     how = {"third_moment": "slices", "n_slices": directions.shape[1], "decomposition": "joint"}

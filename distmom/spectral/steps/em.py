@@ -30,7 +30,7 @@ def iterate(
         Given parameters, stores what a pass reads of them, makes the pass, and returns the arguments of
         ``maximise``: the result of the pass, and whatever else it takes.
     maximise : callable
-        ``maximise(engine, *arguments)`` returns the next parameters, and the log-likelihood of those before.
+        ``maximise(*arguments)`` returns the next parameters, and the log-likelihood of those before.
 
     Returns
     -------
@@ -39,6 +39,6 @@ def iterate(
     """
     likelihoods = []
     for _ in range(n_iter):
-        parameters, likelihood = run.rows(maximise, *expect(parameters), out=(parameters, unknown()))
+        parameters, likelihood = run.apply(maximise, *expect(parameters), out=(parameters, unknown()))
         likelihoods.append(likelihood)
     return parameters, likelihoods

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, Selection
+from distmom.engine import Selection
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.basis import N_PROBES, Basis
 from distmom.spectral.steps.components import Words, fit_basis, moment_passes
@@ -82,14 +82,12 @@ def find_rank(run: Run, settings: CoreSettings, words: Words) -> Rank:
     directories = tuple(
         run.scan(moment_passes(settings, words, basis, half)[0]).directory for half in selections
     )
-    return run.rows(
+    return run.apply(
         _compare_halves, settings, basis, directories, out=Rank(settings.n_states, unknown(), unknown())
     )
 
 
-def _compare_halves(
-    engine: Engine, settings: CoreSettings, basis: Basis, directories: tuple[str, ...]
-) -> Rank:
+def _compare_halves(settings: CoreSettings, basis: Basis, directories: tuple[str, ...]) -> Rank:
     found = [load_moments((directory,), settings.kind, basis.matrix).m2 for directory in directories]
     with one_blas_thread():
         values, vectors = np.linalg.eigh(found[0])

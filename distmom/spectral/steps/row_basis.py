@@ -113,7 +113,7 @@ def covariance_of(scanned: PassResult) -> tuple[np.ndarray, np.ndarray]:
     return mean, covariance
 
 
-def offset_of(engine: Engine, basis: Basis) -> float:
+def offset_of(basis: Basis) -> float:
     """Return the squared norm of the mean of the rows."""
     return float(np.sum(mean_of_rows(basis) ** 2))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, PassResult
+from distmom.engine import PassResult
 from distmom.engine.directory.run_directory import load_sums
 from distmom.moments.documents.dirichlet import second_moment
 from distmom.moments.small import SmallMoments
@@ -18,7 +18,7 @@ from distmom.spectral.steps.core import whiten_moment
 from distmom.spectral.steps.factors import White
 
 
-def mean_of_views(engine: Engine, counted: PassResult) -> np.ndarray:
+def mean_of_views(counted: PassResult) -> np.ndarray:
     """Return the mean of the views, (d,), from the sums of `ViewMeanPass`."""
     return np.asarray(counted.sums["mean"] / counted.sums["mass"])
 

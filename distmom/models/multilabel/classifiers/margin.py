@@ -177,7 +177,7 @@ def fit_margins(
     out = TallResult(unknown(), unknown())
     arguments = n_labels, selection, costs, seed, limits.of(PRUNING), tolerance
     found = run.scan(pass_, _fitted, *arguments, out=out, trial=trial)
-    fit: MarginFit = run.rows(_margin_fit, found, costs, n_labels, labels, out=unknown())
+    fit: MarginFit = run.apply(_margin_fit, found, costs, n_labels, labels, out=unknown())
     return fit
 
 
@@ -254,7 +254,6 @@ def fit_classifiers(
 
 
 def _margin_fit(
-    engine: Engine,
     found: TallResult,
     costs: tuple[float, ...],
     n_labels: int,

@@ -156,10 +156,10 @@ def extend_features(run: Run, features: Features, held_out: Selection) -> tuple[
     """Add the sums of held-out documents; return the features of all documents and of those added."""
     added = cross_features(run, features.idf, held_out)
     out = Features.unknown(run.corpus, features.idf, None)
-    return run.rows(_joined_features, features, added, out=out), added
+    return run.apply(_joined_features, features, added, out=out), added
 
 
-def _joined_features(engine: Engine, features: Features, added: Features) -> Features:
+def _joined_features(features: Features, added: Features) -> Features:
     return Features(
         features.idf,
         None,

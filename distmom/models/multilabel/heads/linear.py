@@ -209,7 +209,7 @@ def extend_linear(run: Run, fit: LinearFit, features: Features, added: Features)
         Features of the documents to add.
     """
     own = added_weights(run, fit, added)
-    return run.rows(_joined_linear, fit, features, own, out=fit)
+    return run.apply(_joined_linear, fit, features, own, out=fit)
 
 
 def added_weights(run: Run, fit: LinearFit, added: Features) -> Csr:
@@ -241,7 +241,7 @@ def _added_stage(engine: Engine, own: Csr, added: Features, stage: KeptStage, fo
     return engine.maps.combine(terms)
 
 
-def _joined_linear(engine: Engine, fit: LinearFit, features: Features, own: Csr) -> LinearFit:
+def _joined_linear(fit: LinearFit, features: Features, own: Csr) -> LinearFit:
     inverse = 1.0 / (features.squares + DIAGONAL_PENALTY)
     (known,) = fit.terms
     # D depends on all documents, so the known weights are rescaled.

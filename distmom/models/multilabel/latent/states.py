@@ -155,11 +155,10 @@ def _finish(
         unknown(k), unknown(k, d), unknown(k, n_labels) if settings.cross_moment else None,
         unknown(k, n_labels), columns, unknown(basis.rank), basis, core, directories, unknown(),
     )  # fmt: skip
-    return run.rows(_states, core, words, labels, basis, directories, out=found)
+    return run.apply(_states, core, words, labels, basis, directories, out=found)
 
 
 def _states(
-    engine: Engine,
     core: Core,
     words: WordStates,
     labels: TallResult,
