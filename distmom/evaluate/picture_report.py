@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.errors import UsageError
 from distmom.evaluate.charts import heat_chart, scatter_chart, series_chart
 from distmom.evaluate.page import Row, configuration, is_number, number, percent, template, write_page
+from distmom.spectral.pictures import PictureKind
 
 #: largest number of bars that are shown in a picture
 _MAX_BARS = 60
@@ -61,10 +62,10 @@ def render_picture_report(model: Any) -> str:
 
 def _drawn(picture: Mapping[str, Any]) -> dict[str, Any]:
     kind = picture["kind"]
-    if kind == "bars":
+    if kind not in tuple(PictureKind):
+        raise ValueError(f"picture: expected one of {', '.join(PictureKind)}, got {kind!r}")
+    if kind == PictureKind.BARS:
         return {**picture, "bars": _bars(picture), "chart": ""}
-    if kind not in _CHARTS:
-        raise ValueError(f"picture: expected one of bars, {', '.join(_CHARTS)}, got {kind!r}")
     return {**picture, "bars": [], "chart": _CHARTS[kind](picture)}
 
 
@@ -95,8 +96,8 @@ def _matrix(picture: Mapping[str, Any]) -> Markup:
     return heat_chart(shares, picture["rows"], picture["columns"], title=picture["title"], notes=notes)
 
 
-_CHARTS: dict[str, Callable[[Mapping[str, Any]], Markup]] = {
-    "lines": lambda p: series_chart(p["x"], p["ys"], title=p["title"]),
-    "matrix": _matrix,
-    "scatter": lambda p: scatter_chart(p["x"], p["y"], p["group"], p["labels"], title=p["title"]),
+_CHARTS: dict[PictureKind, Callable[[Mapping[str, Any]], Markup]] = {
+    PictureKind.LINES: lambda p: series_chart(p["x"], p["ys"], title=p["title"]),
+    PictureKind.MATRIX: _matrix,
+    PictureKind.SCATTER: lambda p: scatter_chart(p["x"], p["y"], p["group"], p["labels"], title=p["title"]),
 }

@@ -33,6 +33,7 @@ from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, place_parameter
 from distmom.spectral.parameters import parameter
+from distmom.spectral.pictures import bars
 from distmom.spectral.posteriors import normalise
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.saved.fields import array, value
@@ -258,21 +259,12 @@ class ProductMixture(SpectralEstimator):
         check_is_fitted(self)
         names = [f"component {h}" for h in range(len(self.weights_))]
         average = self.weights_ @ self.components_
-        found: list[dict[str, Any]] = [
-            {
-                "kind": "bars", "title": "Weights", "caption": "Probability of every component.",
-                "names": names, "values": [float(x) for x in self.weights_],
-            }
-        ]  # fmt: skip
+        found = [bars("Weights", "Probability of every component.", names, self.weights_)]
+        caption = "Probability of the words that are present more often than in all documents."
         for name, row in zip(names, self.components_, strict=True):
             top = np.argsort(average - row, kind="stable")[:n_top]
-            found.append(
-                {
-                    "kind": "bars", "title": f"Words of {name}",
-                    "caption": "Probability of the words that are present more often than in all documents.",
-                    "names": [self.vocabulary_[i] for i in top], "values": [float(row[i]) for i in top],
-                }
-            )  # fmt: skip
+            words = [self.vocabulary_[i] for i in top]
+            found.append(bars(f"Words of {name}", caption, words, row[top]))
         return found
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from distmom.spectral.pictures import bars, lines, matrix
+
 
 def pictures_of(model: Any, n_top: int) -> list[dict[str, Any]]:
     """Return the pictures of a fitted model; see `DiagonalMixture.pictures`."""
@@ -15,30 +17,26 @@ def pictures_of(model: Any, n_top: int) -> list[dict[str, Any]]:
     ratios = np.sqrt(model.variances_) / within
     top = np.sort(np.argsort(-np.abs(deviations).max(axis=0), kind="stable")[:n_top])
     columns = [model.vocabulary_[i] for i in top]
-    found: list[dict[str, Any]] = [
-        {
-            "kind": "bars", "title": "Weights", "caption": "Probability of every component.",
-            "names": names, "values": [float(x) for x in model.weights_],
-        },
-        {
-            "kind": "matrix", "title": "Means",
-            "caption": "Means of the columns that set components apart most, less those of all rows, in average "
-            "standard deviations within components.",
-            "values": deviations[:, top].tolist(), "rows": names, "columns": columns,
-        },
-        {
-            "kind": "matrix", "title": "Spread",
-            "caption": "Standard deviations of the same columns, as a share of their average within components.",
-            "values": ratios[:, top].tolist(), "rows": names, "columns": columns,
-        },
-    ]  # fmt: skip
+    found = [
+        bars("Weights", "Probability of every component.", names, model.weights_),
+        matrix(
+            "Means",
+            "Means of the columns that set components apart most, less those of all rows, in average standard "
+            "deviations within components.",
+            deviations[:, top],
+            names,
+            columns,
+        ),
+        matrix(
+            "Spread",
+            "Standard deviations of the same columns, as a share of their average within components.",
+            ratios[:, top],
+            names,
+            columns,
+        ),
+    ]
     likelihoods = model.diagnostics_.get("log_likelihoods", [])
     if len(likelihoods) > 1:
-        found.append(
-            {
-                "kind": "lines", "title": "Log-likelihood",
-                "caption": "Average per row before each iteration of EM; more iterations help if it still rises.",
-                "x": list(range(1, len(likelihoods) + 1)), "ys": {"log-likelihood": likelihoods},
-            }
-        )  # fmt: skip
+        caption = "Average per row before each iteration of EM; more iterations help if it still rises."
+        found.append(lines("Log-likelihood", caption, {"log-likelihood": likelihoods}))
     return found

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from distmom.spectral.pictures import bars, lines, scatter
+
 
 def mixture_pictures(model: Any) -> list[dict[str, Any]]:
     """Return the components in their leading plane, the weights and the spectrum."""
@@ -13,36 +15,25 @@ def mixture_pictures(model: Any) -> list[dict[str, Any]]:
     points[:, : model.kept_.shape[1]] = model.kept_
     centers = np.zeros((len(model.means_), 2))
     centers[:, : len(model.axes_)] = (model.means_ - model.center_) @ model.axes_.T
-    both = np.concatenate([points, centers])
     n, names = len(model.means_), [str(i) for i in range(len(model.means_))]
-    spectrum = model.diagnostics_["spectrum"]
+    eigenvalues = model.diagnostics_["spectrum"]
     return [
-        {
-            "kind": "scatter",
-            "title": "Components in their leading plane",
-            "caption": f"{len(points)} random rows and, with their numbers, the means, along the two leading "
-            "eigenvectors of the covariance; rows have the color of their most probable component.",
-            "x": [float(x) for x in both[:, 0]],
-            "y": [float(x) for x in both[:, 1]],
-            "group": [int(i) for i in model.kept_components_] + list(range(n)),
-            "labels": [""] * len(points) + names,
-        },
-        {
-            "kind": "bars",
-            "title": "Weights",
-            "caption": "Probability of every component.",
-            "names": names,
-            "values": [float(x) for x in model.weights_],
-        },
-        {
-            "kind": "lines",
-            "title": "Spectrum",
-            "caption": "Leading eigenvalues of the covariance, and the variance of the noise; components are "
-            f"found in the first {n - 1}.",
-            "x": list(range(1, len(spectrum) + 1)),
-            "ys": {
-                "eigenvalues": spectrum,
-                "noise": [model.diagnostics_["noise_variance"]] * len(spectrum),
+        scatter(
+            "Components in their leading plane",
+            f"{len(points)} random rows and, with their numbers, the means, along the two leading eigenvectors of "
+            "the covariance; rows have the color of their most probable component.",
+            np.concatenate([points, centers]),
+            [int(i) for i in model.kept_components_] + list(range(n)),
+            [""] * len(points) + names,
+        ),
+        bars("Weights", "Probability of every component.", names, model.weights_),
+        lines(
+            "Spectrum",
+            "Leading eigenvalues of the covariance, and the variance of the noise; components are found in the "
+            f"first {n - 1}.",
+            {
+                "eigenvalues": eigenvalues,
+                "noise": [model.diagnostics_["noise_variance"]] * len(eigenvalues),
             },
-        },
+        ),
     ]

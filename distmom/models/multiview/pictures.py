@@ -8,6 +8,7 @@ import numpy as np
 
 from distmom.models.multiview.reading import loadings_of
 from distmom.moments.dense_rows import view_slices
+from distmom.spectral.pictures import bars, matrix
 
 
 def pictures_of(model: Any, n_top: int) -> list[dict[str, Any]]:
@@ -15,27 +16,21 @@ def pictures_of(model: Any, n_top: int) -> list[dict[str, Any]]:
     shares = model.diagnostics_["explained"]
     title, caption, values, name, between, what = _of_hidden(model)
     names = [f"{name} {h}" for h in range(len(values))]
-    found: list[dict[str, Any]] = [
-        {
-            "kind": "bars", "title": title, "caption": caption, "names": names,
-            "values": [float(x) for x in values],
-        },
-        {
-            "kind": "bars", "title": "Views", "caption": f"Share of the variance that {between}.",
-            "names": [f"view {t + 1}" for t in range(len(shares))], "values": shares,
-        },
-    ]  # fmt: skip
+    found = [
+        bars(title, caption, names, values),
+        bars(
+            "Views",
+            f"Share of the variance that {between}.",
+            [f"view {t + 1}" for t in range(len(shares))],
+            shares,
+        ),
+    ]
     deviations = loadings_of(model) / np.sqrt(model.variances_)
     for t, cut in enumerate(view_slices(tuple(model.widths_))):
         own = deviations[:, cut]
         top = np.sort(np.argsort(-np.abs(own).max(axis=0), kind="stable")[:n_top])
-        found.append(
-            {
-                "kind": "matrix", "title": f"View {t + 1}", "caption": what,
-                "values": own[:, top].tolist(), "rows": names,
-                "columns": [model.vocabulary_[cut.start + i] for i in top],
-            }
-        )  # fmt: skip
+        columns = [model.vocabulary_[cut.start + i] for i in top]
+        found.append(matrix(f"View {t + 1}", what, own[:, top], names, columns))
     return found
 
 

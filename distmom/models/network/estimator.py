@@ -28,6 +28,7 @@ from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place
 from distmom.spectral.inputs.checks import checked_dense
 from distmom.spectral.inputs.tables import corpus_of_rows
 from distmom.spectral.parameters import parameter
+from distmom.spectral.pictures import matrix
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.steps.factors import White
@@ -313,15 +314,18 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         top = np.sort(np.argsort(-np.abs(self.components_).max(axis=0), kind="stable")[:n_top])
         columns = self.vocabulary_ or [str(i) for i in range(self.n_features_in_)]
         return [
-            {
-                "kind": "matrix", "title": "Network",
-                "caption": "Weight of the node of each column in the node of each row, parents first.",
-                "values": self.adjacency_[np.ix_(order, order)].tolist(), "rows": names, "columns": names,
-            },
-            {
-                "kind": "matrix", "title": "Loadings",
-                "caption": "Change of a column when a node increases by one.",
-                "values": self.components_[order][:, top].tolist(), "rows": names,
-                "columns": [columns[i] for i in top],
-            },
-        ]  # fmt: skip
+            matrix(
+                "Network",
+                "Weight of the node of each column in the node of each row, parents first.",
+                self.adjacency_[np.ix_(order, order)],
+                names,
+                names,
+            ),
+            matrix(
+                "Loadings",
+                "Change of a column when a node increases by one.",
+                self.components_[order][:, top],
+                names,
+                [columns[i] for i in top],
+            ),
+        ]

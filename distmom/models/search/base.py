@@ -25,6 +25,7 @@ from distmom.spectral.estimator import SpectralEstimator, layer_parameter
 from distmom.spectral.inputs.checks import check_n_rows, checked_dense
 from distmom.spectral.inputs.tables import check_column_names, column_names, corpus_of_rows
 from distmom.spectral.parameters import parameter
+from distmom.spectral.pictures import spectrum
 from distmom.spectral.seeds import Seed, seed_parameter
 
 #: setting of a corpus in memory with the number of its columns of side information
@@ -249,14 +250,8 @@ class RowSearch(SearchAttributes, SpectralEstimator):
     def pictures(self) -> list[dict[str, Any]]:
         """Return what a report draws: the spectrum of the moment that is whitened."""
         check_is_fitted(self)
-        spectrum = self.diagnostics_["spectrum"]
-        return [
-            {
-                "kind": "lines", "title": "Spectrum",
-                "caption": "Leading eigenvalues of the second moment in which components are searched.",
-                "x": list(range(1, len(spectrum) + 1)), "ys": {"eigenvalues": spectrum},
-            }
-        ]  # fmt: skip
+        caption = "Leading eigenvalues of the second moment in which components are searched."
+        return [spectrum(caption, self.diagnostics_["spectrum"])]
 
 
 def judged(gap: float, noise: float, n_sampled: int, force: bool, of_rows: float = 0.0) -> dict[str, Any]:

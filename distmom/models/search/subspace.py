@@ -36,6 +36,7 @@ from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter
 from distmom.spectral.inputs.tables import check_column_names, corpus_of_rows
 from distmom.spectral.parameters import parameter
+from distmom.spectral.pictures import spectrum
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.saved.fields import array, value
 from distmom.spectral.seeds import Seed, seed_parameter
@@ -296,13 +297,7 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
     def pictures(self) -> list[dict[str, Any]]:
         """Return what a report draws: the spectrum of the second moment."""
         check_is_fitted(self)
-        spectrum = self.diagnostics_["spectrum"]
-        return [
-            {
-                "kind": "lines", "title": "Spectrum", "caption": "Leading eigenvalues of the second moment.",
-                "x": list(range(1, len(spectrum) + 1)), "ys": {"eigenvalues": spectrum},
-            }
-        ]  # fmt: skip
+        return [spectrum("Leading eigenvalues of the second moment.", self.diagnostics_["spectrum"])]
 
 
 def _exceeds(gap: float, mismatch: float) -> bool:

@@ -16,6 +16,7 @@ from distmom.moments.dense_rows import view_slices
 from distmom.spectral.densities import ViewsLikelihood
 from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs.row_parts import checked_views
+from distmom.spectral.pictures import bars, matrix
 from distmom.spectral.program.run import Run
 
 
@@ -144,28 +145,14 @@ class FittedTree(ViewsLikelihood, SpectralEstimator):
         check_is_fitted(self)
         parents = Tree.parse(self.tree).parents
         states = [f"state {i}" for i in range(self.weights_.shape[1])]
-        found: list[dict[str, Any]] = [
-            {
-                "kind": "bars", "title": "Root", "caption": "Probability of every state.",
-                "names": states, "values": [float(x) for x in self.weights_[0]],
-            }
-        ]  # fmt: skip
+        found = [bars("Root", "Probability of every state.", states, self.weights_[0])]
         for g, law in enumerate(self.transitions_, start=1):
-            found.append(
-                {
-                    "kind": "matrix", "title": f"Hidden variable {g}",
-                    "caption": f"Probability of its states, given each state of hidden variable {parents[g]}.",
-                    "values": law.tolist(), "rows": states, "columns": states,
-                }
-            )  # fmt: skip
+            caption = f"Probability of its states, given each state of hidden variable {parents[g]}."
+            found.append(matrix(f"Hidden variable {g}", caption, law, states, states))
+        caption = "Means of its columns, given each state of the hidden variable above it."
         for t, cut in enumerate(view_slices(tuple(self.widths_))):
-            own = self.components_[:, cut][:, :n_top]
+            columns = self.vocabulary_[cut][:n_top]
             found.append(
-                {
-                    "kind": "matrix", "title": f"Leaf {t + 1}",
-                    "caption": "Means of its columns, given each state of the hidden variable above it.",
-                    "values": own.tolist(), "rows": states,
-                    "columns": [self.vocabulary_[cut.start + i] for i in range(own.shape[1])],
-                }
-            )  # fmt: skip
+                matrix(f"Leaf {t + 1}", caption, self.components_[:, cut][:, :n_top], states, columns)
+            )
         return found
