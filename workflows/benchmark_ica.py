@@ -135,7 +135,7 @@ def systems(k: int, seed: int, noise: bool) -> Iterator[tuple[str, Fit]]:
     """Yield the names of the systems and their fits."""
     if noise:
         yield "ICA, noise=gaussian", by_moments(k, seed, noise="gaussian")
-    yield "ICA, moments alone", by_moments(k, seed, n_refine_iter=0)
+    yield "ICA, moments alone", by_moments(k, seed, n_refine=0)
     yield "ICA", by_moments(k, seed)
     yield "FastICA, logcosh", by_fastica(k, seed)
     yield "FastICA, cube", by_fastica(k, seed, fun="cube")
@@ -147,10 +147,10 @@ def routes(k: int, noise: bool) -> Iterator[tuple[str, Fit]]:
     """Yield the names of the ways in which `ICA` finds components, without steps of likelihood, and their fits."""
     kinds = {"noise": "gaussian"} if noise else {}
     for method in ("joint", "power", "pencil"):
-        yield method, by_moments(k, 0, n_refine_iter=0, decomposition=method, **kinds)
-    yield "joint, slices", by_moments(k, 0, n_refine_iter=0, fourth_moment="slices", **kinds)
+        yield method, by_moments(k, 0, n_refine=0, decomposition=method, **kinds)
+    yield "joint, slices", by_moments(k, 0, n_refine=0, fourth_moment="slices", **kinds)
     if noise:
-        yield "joint, covariance", by_moments(k, 0, n_refine_iter=0)
+        yield "joint, covariance", by_moments(k, 0, n_refine=0)
     else:
         yield "joint, likelihood", by_moments(k, 0)
         yield "slices, likelihood", by_moments(k, 0, fourth_moment="slices")

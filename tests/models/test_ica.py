@@ -48,12 +48,12 @@ def assert_recovered(model, A, kurtoses, tolerance=1e-10):
 
 
 @pytest.mark.parametrize("decomposition", ["joint", "power", "pencil"])
-@pytest.mark.parametrize("n_refine_iter", [0, 3])
+@pytest.mark.parametrize("n_refine", [0, 3])
 @pytest.mark.parametrize("d", [3, 7])
-def test_an_exact_population_gives_back_the_mixing(decomposition, n_refine_iter, d):
+def test_an_exact_population_gives_back_the_mixing(decomposition, n_refine, d):
     A = mixing(d, 3)
     corpus = population(A, KURTOSES, mean=np.arange(d), shard_rows=8)
-    model = ICA(3, decomposition=decomposition, n_refine_iter=n_refine_iter).fit_corpus(corpus)
+    model = ICA(3, decomposition=decomposition, n_refine=n_refine).fit_corpus(corpus)
     assert_recovered(model, A, KURTOSES)
     assert_allclose(model.mean_, np.arange(d), atol=1e-12)
     assert model.diagnostics_["off_diagonal_share"] < 1e-12
@@ -69,7 +69,7 @@ def test_contractions_of_an_exact_population_give_back_the_mixing(monkeypatch, d
     monkeypatch.setattr("distmom.models.ica.estimator.LEAST_PAIRS", 1)
     monkeypatch.setattr("distmom.models.ica.estimator.PAIRS_PER_COMPONENT", 1)
     A = mixing(4, 3)
-    model = ICA(3, decomposition=decomposition, noise=noise, fourth_moment="slices", n_refine_iter=0)
+    model = ICA(3, decomposition=decomposition, noise=noise, fourth_moment="slices", n_refine=0)
     model.fit_corpus(population(A, KURTOSES, shard_rows=8))
     assert_recovered(model, A, KURTOSES)
 
@@ -117,7 +117,7 @@ def test_gaussian_noise_of_unknown_covariance_does_not_matter(decomposition, kur
     best = np.linalg.solve(model.mixing_.T @ inverse @ model.mixing_, model.mixing_.T @ inverse)
     assert_allclose(model.components_, best, atol=1e-9)
     # The covariance alone does not show the mixing.
-    plain = ICA(3, n_refine_iter=0, gaussian="drop").fit_corpus(corpus).mixing_
+    plain = ICA(3, n_refine=0, gaussian="drop").fit_corpus(corpus).mixing_
     plain = plain / np.linalg.norm(plain, axis=0)
     assert matched(plain.T, (A / np.linalg.norm(A, axis=0)).T, signed=False)[0] > 0.01
 
@@ -279,7 +279,7 @@ def amari(workflow):
 
 @pytest.mark.parametrize(
     ("options", "noise"),
-    [({"n_refine_iter": 0}, 0.0), ({}, 0.0), ({"noise": "gaussian"}, 0.2), ({"noise": "isotropic"}, 0.5)],
+    [({"n_refine": 0}, 0.0), ({}, 0.0), ({"noise": "gaussian"}, 0.2), ({"noise": "isotropic"}, 0.5)],
 )
 def test_errors_fall_with_the_root_of_the_number_of_rows(options, noise, amari):
     d = 5 if noise else 4
@@ -301,7 +301,7 @@ def test_steps_of_likelihood_are_more_accurate_than_moments_alone_and_than_a_fix
                 amari(model.fit(X).components_ @ A)
                 for model in (
                     ICA(4),
-                    ICA(4, n_refine_iter=0),
+                    ICA(4, n_refine=0),
                     FastICA(4, whiten="unit-variance", random_state=0),
                 )
             ]
@@ -322,7 +322,7 @@ def test_less_accurate_moments_are_a_start_for_steps_of_likelihood(options, amar
     X, A = sample(10_000, 0, 12, 12)
     whole, other = ICA(12).fit(X), ICA(12, **options).fit(X)
     assert amari(other.components_ @ A) == pytest.approx(amari(whole.components_ @ A), rel=1e-2)
-    first = ICA(12, n_refine_iter=0, **options).fit(X)
+    first = ICA(12, n_refine=0, **options).fit(X)
     assert_allclose(np.cov(first.transform(X).T, bias=True), np.eye(12), atol=1e-8)
     assert amari(first.components_ @ A) > 1.5 * amari(other.components_ @ A)
 

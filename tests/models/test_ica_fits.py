@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from crafted import edit_record
 from helpers import carried_out, matched
 from mixings import mixing, sample
 from numpy.testing import assert_allclose
@@ -199,7 +200,7 @@ def test_the_command_line_fits_rows_and_writes_sources_and_a_report(tmp_path, ca
     options = ["--model", "ica", "-k", "4"]
     assert main(["plan", corpus, *options]) == 0
     assert "fourth" in capsys.readouterr().out
-    assert main(["fit", corpus, place, *options, "--workers", "0", "--n-refine-iter", "5"]) == 0
+    assert main(["fit", corpus, place, *options, "--workers", "0", "--n-refine", "5"]) == 0
     assert "kurtosis" in capsys.readouterr().out
     assert main(["transform", place, corpus, out, "--workers", "0"]) == 0
     found = zarr.open_group(f"{out}/components.zarr", mode="r")
@@ -240,7 +241,7 @@ def test_two_processes_give_the_same_bits(d, options, cluster):
         assert (getattr(alone, name) == getattr(both, name)).all()
 
 
-@parametrize_with_checks([ICA(1), ICA(1, n_refine_iter=0, decomposition="power")])
+@parametrize_with_checks([ICA(1), ICA(1, n_refine=0, decomposition="power")])
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
 
@@ -253,3 +254,12 @@ def test_the_example_of_the_documentation_runs(amari):
     assert names["found"].shape == (20_000, 4)
     assert amari(names["model"].components_ @ names["mixing"]) < 0.02
     assert amari(names["noisy"].components_ @ names["mixing"]) < 0.05
+
+
+def test_a_model_with_the_earlier_name_of_a_parameter_is_read(tmp_path):
+    ICA(2, n_refine=3).fit(np.random.default_rng(0).laplace(size=(2000, 3))).save(tmp_path / "m")
+    edit_record(
+        tmp_path / "m",
+        lambda record: record["parameters"].update(n_refine_iter=record["parameters"].pop("n_refine")),
+    )
+    assert load_model(tmp_path / "m").n_refine == 3

@@ -113,7 +113,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         "Add up the whole fourth moment (full), or contractions with random pairs of directions (slices); auto "
         f"uses slices for more than {MOST_WHOLE} components.", default="auto", choices=MOMENTS,
     )  # fmt: skip
-    n_refine_iter: int = parameter(
+    n_refine: int = parameter(
         "Steps of quasi-maximum likelihood after the moments, one pass each, at most; they end when the "
         "components do not change. Not used with noise.", default=20, least=0,
     )  # fmt: skip
@@ -206,7 +206,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         )  # fmt: skip
         found = run.apply(checked, found, any_noise, self.gaussian == "drop", out=found)
         if self.noise == "none":
-            for _ in range(self.n_refine_iter):
+            for _ in range(self.n_refine):
                 found = run.when(partial(_moves, found), self._refined, projection, found, otherwise=found)
         state: IcaState = run.apply(ica_state, projection, found, self.gaussian == "drop", out=unknown())
         return state

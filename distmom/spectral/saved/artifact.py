@@ -241,8 +241,8 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     return record
 
 
-#: parameters renamed since version 3
-_RENAMED = {"start": "init", "polish": "refine", "n_polish": "n_refine"}
+#: parameters renamed since version 3, the last one within version 4
+_RENAMED = {"start": "init", "polish": "refine", "n_polish": "n_refine", "n_refine_iter": "n_refine"}
 #: diagnostics renamed since version 3
 _RENAMED_DIAGNOSTICS = {"start": "init", "polish": "refine"}
 #: entries of version 3 that are now part of the state
@@ -250,10 +250,12 @@ _OF_STATE = ("diagnostics", "selection", "heads", "head_weights")
 
 
 def _upgraded(place: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Convert a record of version 3 to version 4."""
-    if record["format_version"] != 3:
-        return record
+    """Convert a record of version 3 to version 4, and rename parameters of either version."""
     with _described(place):
+        parameters = {_RENAMED.get(key, key): entry for key, entry in record["parameters"].items()}
+        record = {**record, "parameters": parameters}
+        if record["format_version"] != 3:
+            return record
         state = {name: record.pop(name) for name in _OF_STATE if name in record}
         for name, renamed in (("diagnostics", _RENAMED_DIAGNOSTICS), ("selection", {"start": "init"})):
             if state.get(name) is not None:
@@ -264,8 +266,7 @@ def _upgraded(place: str, record: dict[str, Any]) -> dict[str, Any]:
                 for item in head["fields"].values():
                     if isinstance(item, dict):
                         item.setdefault("record", "MixedRows" if "sparse" in item else "Csr")
-        parameters = {_RENAMED.get(key, key): entry for key, entry in record["parameters"].items()}
-        return {"settings": {}, **record, "parameters": parameters, "state": state}
+        return {"settings": {}, **record, "state": state}
 
 
 def _are_arrays(entries: Any) -> bool:
