@@ -37,13 +37,6 @@ OUTPUTS = {
     "predictions": RecordFormat("distmom-predictions", 2, "run 'distmom predict' again", older=(1,)),
     "shares": RecordFormat("distmom-shares", 1, "run 'distmom transform' again"),
 }
-#: file that identifies an output without a record
-_HOLDS = {
-    "components": "components.zarr",
-    "factors": "factors.zarr",
-    "predictions": "predictions.zarr",
-    "shares": "shares.zarr",
-}
 
 
 @dataclass(frozen=True)
@@ -117,7 +110,7 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
         publish = partial(upload_directory, place=out, kind=kind, overwrite=overwrite)
     else:
         recover(target)
-        if target.exists() and not (overwrite and (target / _HOLDS[kind]).exists()):
+        if target.exists() and not (overwrite and (target / _array(kind)).exists()):
             raise UsageError(f"{target}: exists; choose another path, or overwrite earlier {kind}")
         with space_explained(target):
             temporary = make_aside(target)
@@ -148,10 +141,13 @@ def _remove(temporary: Path, target: Path | None) -> None:
 def output_kind(path: str | os.PathLike[str]) -> str | None:
     """Return the kind of output in a directory, or None if it is not an output."""
     place = Path(path)
-    kinds = (
-        kind for kind, name in _HOLDS.items() if any((place / n).exists() for n in (f"{kind}.json", name))
-    )
+    kinds = (k for k in OUTPUTS if (place / f"{k}.json").exists() or (place / _array(k)).exists())
     return next(kinds, None)
+
+
+def _array(kind: str) -> str:
+    """Return the name of the array or group that identifies an output, also if its record is missing."""
+    return f"{kind}.zarr"
 
 
 def read_output(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
