@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +28,11 @@ from distmom.simulate import load_truth
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.saved.artifact import load_record, local_model
 
+if TYPE_CHECKING:
+    from distmom.jobs import Job
+    from distmom.models import TopicMoments
+
+#: kinds of outputs, the keys of `distmom.predict.output.OUTPUTS`, whose import takes long
 _OUTPUTS = ("components", "factors", "predictions", "shares")
 
 
@@ -38,48 +47,7 @@ def info(path: str, as_json: bool) -> None:
     Example: distmom info corpus
     """
     kind = _kind(path)
-    if kind == "model":
-        with local_model(path) as place:
-            record, model = load_record(place), load_model(place)
-        heads = {"heads": [name for name, _ in model.scorer_.heads]} if model.can(Capability.LABELS) else {}
-        sizes = {"n_words": model.n_features_in_, "n_labels": len(model.label_names_),
-                 "n_documents": model.n_documents_}  # fmt: skip
-        if model.can(Capability.VIEWS):
-            sizes = {"n_features": model.n_features_in_, "n_groups": model.n_documents_}
-        result = {
-            "kind": "model",
-            "model": record["model"],
-            **{f"param {k}": v for k, v in record["parameters"].items()},
-            **sizes,
-            **heads,
-            "fit_seconds": round(model.fit_seconds_, 2),
-            "bytes": _size(path),
-        }
-    elif kind == "moments":
-        from distmom.models import TopicMoments
-
-        result = {"kind": "moments", **describe_moments(TopicMoments.load(path))}
-    elif kind == "run":
-        result = {"kind": "run", **runs.describe(path), **runs.last_event(path)}
-    elif kind == "job":
-        from distmom.jobs import open_job
-
-        result = {"kind": "job", **open_job(Path(path)).status()}
-    elif kind in _OUTPUTS:
-        from distmom.predict.output import read_output
-
-        with local_directory(path, kind, only={f"{kind}.json"}) as place:
-            record = read_output(place, kind)
-        hidden = ("files", "format", "format_version")
-        entries = {name: value for name, value in record.items() if name not in hidden}
-        result = {"kind": kind, **entries, "n_files": len(record["files"]), "bytes": _size(path)}
-    elif kind == "truth":
-        truth = load_truth(path)
-        sizes = {name: value for name, value in vars(truth.model).items() if name.startswith("n_")}
-        result = {"kind": "truth", "first": truth.first, **sizes, "seed": truth.model.seed}
-    else:
-        result = {"kind": "corpus", **describe_corpus(open_corpus(path))}
-    show(result, as_json)
+    show({"kind": kind, **_KINDS[kind].describe(path)}, as_json)
 
 
 @click.command()
@@ -94,31 +62,8 @@ def verify(path: str, as_json: bool) -> None:
     \b
     Example: distmom verify corpus
     """
-    problems: list[str] = []
     try:
-        kind = _kind(path)
-        if kind == "model":
-            load_model(path)
-        elif kind == "moments":
-            from distmom.models import TopicMoments
-
-            TopicMoments.load(path)
-        elif kind == "run":
-            problems = runs.reopen(path).verify()
-        elif kind == "job":
-            from distmom.jobs import open_job
-
-            open_job(Path(path))
-            problems = check_records(Path(path))
-        elif kind in _OUTPUTS:
-            from distmom.predict.output import verify_output
-
-            with local_directory(path, kind) as place:
-                problems = verify_output(place, kind)
-        elif kind == "truth":
-            load_truth(path)
-        else:
-            problems = open_corpus(path).verify()
+        problems = _KINDS[_kind(path)].verify(path)
     except StoreError as error:
         problems = [str(error)]
     if as_json:
@@ -140,7 +85,7 @@ def _kind(path: str) -> str:
         except UsageError:
             # Without the right to list, a store refuses access to an object that is not there.
             return "corpus"
-        return "corpus" if contents is None else contents.kind
+        return contents.kind if contents is not None and contents.kind in _KINDS else "corpus"
     if not Path(path).exists():
         raise UsageError(f"{path}: there is no such directory")
     if are_moments(path):
@@ -153,6 +98,101 @@ def _kind(path: str) -> str:
     from distmom.predict.output import output_kind
 
     return output_kind(path) or "corpus"
+
+
+def _describe_model(path: str) -> dict[str, Any]:
+    with local_model(path) as place:
+        record, model = load_record(place), load_model(place)
+    heads = {"heads": [name for name, _ in model.scorer_.heads]} if model.can(Capability.LABELS) else {}
+    sizes = {
+        "n_words": model.n_features_in_, "n_labels": len(model.label_names_), "n_documents": model.n_documents_,
+    }  # fmt: skip
+    if model.can(Capability.VIEWS):
+        sizes = {"n_features": model.n_features_in_, "n_groups": model.n_documents_}
+    return {
+        "model": record["model"],
+        **{f"param {k}": v for k, v in record["parameters"].items()},
+        **sizes,
+        **heads,
+        "fit_seconds": round(model.fit_seconds_, 2),
+        "bytes": _size(path),
+    }
+
+
+def _verify_model(path: str) -> list[str]:
+    load_model(path)
+    return []
+
+
+def _load_moments(path: str) -> TopicMoments:
+    from distmom.models import TopicMoments
+
+    return TopicMoments.load(path)
+
+
+def _verify_moments(path: str) -> list[str]:
+    _load_moments(path)
+    return []
+
+
+def _open_job(path: str) -> Job:
+    from distmom.jobs import open_job
+
+    return open_job(Path(path))
+
+
+def _verify_job(path: str) -> list[str]:
+    _open_job(path)
+    return check_records(Path(path))
+
+
+def _describe_output(kind: str, path: str) -> dict[str, Any]:
+    from distmom.predict.output import read_output
+
+    with local_directory(path, kind, only={f"{kind}.json"}) as place:
+        record = read_output(place, kind)
+    hidden = ("files", "format", "format_version")
+    entries = {name: value for name, value in record.items() if name not in hidden}
+    return {**entries, "n_files": len(record["files"]), "bytes": _size(path)}
+
+
+def _verify_output(kind: str, path: str) -> list[str]:
+    from distmom.predict.output import verify_output
+
+    with local_directory(path, kind) as place:
+        return verify_output(place, kind)
+
+
+def _describe_truth(path: str) -> dict[str, Any]:
+    truth = load_truth(path)
+    sizes = {name: value for name, value in vars(truth.model).items() if name.startswith("n_")}
+    return {"first": truth.first, **sizes, "seed": truth.model.seed}
+
+
+def _verify_truth(path: str) -> list[str]:
+    load_truth(path)
+    return []
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How a place of one kind is described, and read to find problems."""
+
+    describe: Callable[[str], dict[str, Any]]
+    verify: Callable[[str], list[str]]
+
+
+_KINDS = {
+    "model": _Kind(_describe_model, _verify_model),
+    "moments": _Kind(lambda path: describe_moments(_load_moments(path)), _verify_moments),
+    "run": _Kind(
+        lambda path: {**runs.describe(path), **runs.last_event(path)}, lambda path: runs.reopen(path).verify()
+    ),
+    "job": _Kind(lambda path: _open_job(path).status(), _verify_job),
+    "truth": _Kind(_describe_truth, _verify_truth),
+    "corpus": _Kind(lambda path: describe_corpus(open_corpus(path)), lambda path: open_corpus(path).verify()),
+    **{kind: _Kind(partial(_describe_output, kind), partial(_verify_output, kind)) for kind in _OUTPUTS},
+}
 
 
 def _size(path: str) -> int:

@@ -1,7 +1,9 @@
 import click
 import pytest
 
+from distmom.cli import places
 from distmom.cli.options import Bytes
+from distmom.predict.output import OUTPUTS
 
 
 @pytest.mark.parametrize(
@@ -24,3 +26,7 @@ def test_sizes_have_binary_and_decimal_units(text, size):
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(click.BadParameter, match="expected a size such as 2GiB or 500MB, got "):
         Bytes().convert(text, None, None)
+
+
+def test_places_know_all_kinds_of_outputs():
+    assert set(places._OUTPUTS) == set(OUTPUTS)
