@@ -202,11 +202,7 @@ def ingest(
         If arguments are invalid or contradict each other, or the destination exists or is being written to.
     """
     path = os.fspath(source)
-    if not os.path.isfile(path):
-        raise UsageError(f"{path}: {'is not a file' if os.path.exists(path) else 'there is no such file'}")
-    name = detect_format(path) if format is None else format
-    if name not in FORMATS:
-        raise UsageError(f"format: expected one of {', '.join(FORMATS)}, got {name!r}")
+    name = _checked_format(path, format)
     known = FORMATS[name]
     if label_source is not None and name not in ("xmc", "npz"):
         raise UsageError(f"label_source: is for the formats xmc and npz only, got format {name}")
@@ -218,14 +214,9 @@ def ingest(
         raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
     if name == "uci" and vocabulary is None:
         vocabulary = _vocabulary_beside(path)
-    own: Any = like.settings.get("tokenizer") if like is not None else None
-    tokenizer = (
-        Tokenizer.from_settings(own)
-        if own
-        else Tokenizer(
-            min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern,
-            ngram_min, analyzer,
-        )
+    tokenizer = tokenizer_of(like) or Tokenizer(
+        min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern,
+        ngram_min, analyzer,
     )  # fmt: skip
     words = given_names("vocabulary", vocabulary)
     label_names = None if labels is None else read_names(os.fspath(labels), with_ids=True)
@@ -243,19 +234,7 @@ def ingest(
         id_field=id_column,
     )
     check_fields(spec)
-    settings: dict[str, Any] = {"format": name, "source": os.path.basename(path)}
-    settings |= {"shard_documents": shard_documents, "strict": strict}
-    if known.names_words:
-        settings |= {"tokenizer": tokenizer.settings()}
-    if name in _FIELDS:
-        settings |= {"text_field": text_field, "labels_field": labels_field}
-    # Corpora that were ingested before there were these options have the same settings.
-    if label_separator != "," and name in ("tsv", "csv"):
-        settings |= {"label_separator": label_separator}
-    if id_column is not None:
-        settings |= {"id_column": id_column}
-    if name == "svmlight":
-        settings |= {"zero_based": zero_based}
+    settings = _settings(name, spec, shard_documents)
     files = [path] + [os.fspath(each) for each in (label_source,) if each is not None]
     before = _state_of(files)
     fingerprint = _fingerprint(
@@ -280,9 +259,37 @@ def ingest(
         settings,
         builtins.map if map is None else map,
         progress or (lambda stage, done, total: None),
-        sum(os.path.getsize(each) for each in files[:1]),
+        os.path.getsize(path),
         check_unchanged,
     )
+
+
+def _checked_format(path: str, format: str | None) -> str:
+    """Return the format of a source, by default the one that its name indicates; a UsageError without one."""
+    if not os.path.isfile(path):
+        raise UsageError(f"{path}: {'is not a file' if os.path.exists(path) else 'there is no such file'}")
+    name = detect_format(path) if format is None else format
+    if name not in FORMATS:
+        raise UsageError(f"format: expected one of {', '.join(FORMATS)}, got {name!r}")
+    return name
+
+
+def _settings(name: str, spec: Spec, shard_documents: int) -> dict[str, Any]:
+    """Return the settings of an ingest that the manifest holds and the fingerprint covers."""
+    settings: dict[str, Any] = {"format": name, "source": os.path.basename(spec.path)}
+    settings |= {"shard_documents": shard_documents, "strict": spec.strict}
+    if FORMATS[name].names_words:
+        settings |= {"tokenizer": spec.tokenizer.settings()}
+    if name in _FIELDS:
+        settings |= {"text_field": spec.text_field, "labels_field": spec.labels_field}
+    # Left out at their defaults, as in corpora of versions without these options.
+    if spec.label_separator != "," and name in ("tsv", "csv"):
+        settings |= {"label_separator": spec.label_separator}
+    if spec.id_field is not None:
+        settings |= {"id_column": spec.id_field}
+    if name == "svmlight":
+        settings |= {"zero_based": spec.zero_based}
+    return settings
 
 
 def write_corpus(
@@ -353,6 +360,12 @@ def given_names(what: str, given: str | os.PathLike[str] | Sequence[str] | None)
     if isinstance(given, (str, os.PathLike)):
         return read_names(os.fspath(given))
     return check_names(what, given, len(given))
+
+
+def tokenizer_of(like: Named | None) -> Tokenizer | None:
+    """Return the tokenizer of a corpus or model; None if it has none."""
+    settings: Any = None if like is None else like.settings.get("tokenizer")
+    return Tokenizer.from_settings(settings) if settings else None
 
 
 def stop_word_list(given: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...]:

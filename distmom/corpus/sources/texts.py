@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 from distmom.corpus.memory import MemoryCorpus
 from distmom.corpus.sources.columns import Named, Survey, label_columns, word_columns
-from distmom.corpus.sources.ingest import given_names, stop_word_list
+from distmom.corpus.sources.ingest import given_names, stop_word_list, tokenizer_of
 from distmom.corpus.sources.readers.part import Part, renumber
 from distmom.corpus.sources.readers.source import Tally
 from distmom.corpus.sources.readers.spec import Spec
@@ -93,14 +93,9 @@ def text_corpus(
     found = as_texts(texts if isinstance(texts, str) or hasattr(texts, "__len__") else list(texts))
     if found is None:
         raise InputError.at("texts", None, "type", "a list of strings", type(texts).__name__)
-    own: Any = like.settings.get("tokenizer") if like is not None else None
-    tokenizer = (
-        Tokenizer.from_settings(own)
-        if own
-        else Tokenizer(
-            min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern,
-            ngram_min, analyzer,
-        )
+    tokenizer = tokenizer_of(like) or Tokenizer(
+        min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern,
+        ngram_min, analyzer,
     )  # fmt: skip
     if like is not None and vocabulary is not None:
         raise UsageError("vocabulary: cannot be combined with `like`, which provides the vocabulary")
