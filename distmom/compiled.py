@@ -80,8 +80,8 @@ class _OneCompiler(FunctionCache):  # type: ignore[misc]
     """The cache of a kernel, in which a missing kernel is compiled by one process at a time.
 
     Without a lock, two processes that add to a cache at once may store the code of one signature under the name
-    of another. A lock lasts until the call of `compile` that needed it has stored its result; kernels that are
-    compiled within are covered. All state is guarded by numba's lock of the compiler.
+    of another. A lock is held until the call of `compile` that acquired it has stored its result; this covers the
+    kernels that the call compiles in turn. All state is guarded by numba's lock of the compiler.
     """
 
     #: files locked by this process, and the depth of nested compilations
@@ -105,7 +105,7 @@ class _OneCompiler(FunctionCache):  # type: ignore[misc]
         return compile_one
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the code for a signature from the cache; if it is missing, None, with the lock held."""
+        """Return the code for a signature from the cache; None, with the lock held, if it is missing."""
         path = Path(self.cache_path) / LOCK
         if path in self._locked:
             return super().load_overload(sig, target_context)

@@ -1,6 +1,6 @@
 """The command line: parse, call the library, print. Results go to stdout, progress and errors to stderr.
 
-Commands import the estimators, and what needs them, themselves: it takes longer than all the rest.
+Every command imports the estimators itself, as that import takes longer than everything else.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from distmom.errors import DistmomError, exit_code_of, interrupts_restored
 
 
 def exit_code(command: Callable[[], object]) -> int:
-    """Run a command, say what has gone wrong, and return its exit code."""
+    """Run a command, report its error if there is one, and return its exit code."""
     try:
         with interrupts_restored():
             command()
@@ -40,7 +40,7 @@ def exit_code(command: Callable[[], object]) -> int:
 def _say(text: str, error: BaseException | None) -> None:
     for line in text.split("\n"):
         say(line, err=True)
-    # If an error is raised again while one that it caused is handled, the chain of causes is a circle.
+    # The chain of causes is circular where an error is raised again while an error that it caused is handled.
     seen = set[int]()
     while error is not None and id(error) not in seen:
         for note in getattr(error, "__notes__", []):

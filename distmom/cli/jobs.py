@@ -1,4 +1,4 @@
-"""Commands that leave work to a cluster, and look after it: submit, jobs."""
+"""Commands that submit work to a cluster and manage it: submit, jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WRITTEN = {"fit": "model", "update": "dst", "moments": "dst"}
 _READ = ("corpus", "model", "src")
 #: seconds before a command is restarted, times the number of restarts, and at most
 RESTART_PAUSE_S, LONGEST_PAUSE_S = 10.0, 60.0
-#: seconds for which a beat must stand still before the commands here call a job lost
+#: seconds without a beat after which the commands here report a job as lost
 PATIENCE_S = 25.0
 
 
@@ -111,7 +111,8 @@ def submit(
     with _root().commands[command].make_context(command, given, parent=parent) as parsed:
         if parsed.params.get("workers") is not None:
             raise UsageError("--workers: expected none, as the job runs on the workers of the cluster")
-    # A driver that runs here reports it itself; other directories and stores may be visible on the cluster alone.
+    # A driver on this host reports a missing path itself. With another folder, paths may exist on the cluster
+    # alone.
     if driver != "here" and folder is None:
         written = _WRITTEN.get(command, "")
         for read in (parsed.params.get(name) for name in _READ if name != written):
@@ -316,14 +317,15 @@ def run_command(directory: str, scheduler: str | None, restarted: int, published
         shared(lease),
         sharing(record.id, record.share, record.priority),
         certified(**tls),
-        # The address was accepted when the job was submitted, or else is looked at now.
+        # The address was checked when the job was submitted, except for a driver on this host, which checks it
+        # now.
         nullcontext() if record.driver == "here" else insecure_allowed(),
     ):
         lease.check()
         try:
             _run_line(record.command_line(run, scheduler))
         except click.Abort as error:
-            # What click has made of an interrupt.
+            # Click turns an interrupt into this error.
             raise (error.__cause__ or KeyboardInterrupt()) from None
         except TakenOverError:
             raise

@@ -113,7 +113,7 @@ def _begun_with(run: runs.Run) -> TopicMoments:
     try:
         first = TopicMoments.load(run.like.path)
     except UsageError as error:
-        # A place that is not mounted: no reason to give up what is computed.
+        # The place may not be mounted now, which is no reason to discard finished passes.
         raise StoreError(str(error)) from error
     if (first.basis_digest, first.get_params()) != (run.like.digest, run.parameters):
         raise UsageError(f"{run.like.path}: changed since the run began")

@@ -1,4 +1,4 @@
-"""Progress on standard error: one bar a pass, or plain lines when it is not a terminal."""
+"""Progress on standard error: one bar per pass, or plain lines when it is not a terminal."""
 
 from __future__ import annotations
 

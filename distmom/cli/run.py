@@ -94,7 +94,7 @@ class Run:
     groups : str or None
         Path of the file of groups, with views.
     is_new : bool
-        Its record is yet to be written.
+        Its record has not been written yet.
     """
 
     path: Path
@@ -173,9 +173,9 @@ class Run:
         RUN.write(self.path / "run.json", record)
 
     def check_target(self) -> None:
-        """Check that the model can be written, or that an earlier driver of the run has; a UsageError otherwise.
+        """Check that the model can be written, or that an earlier driver of the run wrote it; else a UsageError.
 
-        What processes that have ended left beside the model is removed before.
+        Temporary directories that ended processes left beside the model are removed first.
         """
         if not is_url(self.model):
             recover(destination(self.model))
@@ -211,13 +211,13 @@ class Run:
                     raise
 
     def _is_saved(self) -> bool:
-        """Whether the model in its place is one that this run has put there."""
+        """Whether the model at the path was saved by this run."""
         digests = epochs.saved_digests(self.path)
         return bool(digests) and record_digest(self.model) in digests
 
     @contextmanager
     def _conflict_explained(self) -> Iterator[None]:
-        """Say in errors about the place of the model what becomes of the passes; a context manager."""
+        """Add to errors about the path of the model how to keep the finished passes; a context manager."""
         try:
             yield
         except UsageError as error:
@@ -229,7 +229,7 @@ class Run:
             ) from error
 
     def is_finished(self) -> bool:
-        """Whether the run has ended well, and its model is still the one that it has made."""
+        """Whether the run has ended well, and the model at its path is still the one that it saved."""
         end = epochs.end_of(self.path, epochs.latest_epoch(self.path))
         if end is None or end.state != "done" or end.result is None:
             return False
@@ -339,7 +339,7 @@ def _check_same(new: Run) -> None:
 
 
 def _is_left(path: Path) -> bool:
-    """Whether the process that carried a run out last has ended, and left the directory."""
+    """Whether the last process that carried out a run has ended and left its directory."""
     owner = epochs.owner_of(path, epochs.latest_epoch(path))
     return owner is not None and owner.is_gone
 
@@ -353,7 +353,7 @@ def _is_same(new: Run) -> bool:
 
 
 def show_finished(run: Run, as_json: bool) -> bool:
-    """Show that a run has ended well, and remove what was to be removed then; return whether it has."""
+    """Report a run that has ended well, remove it if it is temporary, and return whether it has ended well."""
     if run.is_new or not run.is_finished():
         return False
     if run.temporary and _is_left(run.path):

@@ -50,9 +50,9 @@ def _children_without_interrupt() -> Iterator[None]:
     """Hold SIGINT back while processes are started, so that they never receive it.
 
     Ctrl-C in a terminal reaches every process of the group, and each worker would print a traceback. Threads
-    and processes inherit the mask; one that arrives meanwhile is delivered here at the end.
+    and processes inherit the mask; a signal that arrives while it is set is delivered here at the end.
     """
-    # Started by itself later, it would lift the mask.
+    # The tracker would clear the mask if multiprocessing started it later.
     resource_tracker.ensure_running()
     old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -94,7 +94,7 @@ def _shown(value: Any, key: str = "") -> str:
 
 
 def check_source(src: str, format_: str | None, zero_based: bool | None) -> None:
-    """Refuse, before a cluster is opened, a file that cannot be read as it is."""
+    """Refuse a file that cannot be read with the given options, before a cluster is opened."""
     if not Path(src).is_file():
         raise UsageError(f"{src}: {'is not a file' if Path(src).exists() else 'there is no such file'}")
     if (format_ or detect_format(src)) == "svmlight" and zero_based is None:
@@ -118,7 +118,7 @@ def open_views(path: str, groups: str | None) -> ViewCorpus:
     UsageError
         If a file is missing.
     InputError
-        If a file is not what it should be; the message has its path.
+        If a file is not valid; the message has its path.
     """
     if groups is None:
         raise UsageError(f"{path}: views need --groups, a file with the group of every row")
@@ -132,7 +132,7 @@ def open_views(path: str, groups: str | None) -> ViewCorpus:
 
 
 def open_input(path: str, model: str, groups: str | None) -> Corpus | LayeredCorpus | ViewCorpus:
-    """Open what a model, given by its name, is fitted to: a corpus, or a file of views; errors as when opened."""
+    """Open the input of the model of a given name: a corpus, or a file of views; raises the errors of either."""
     if groups is not None or (can(model, Capability.VIEWS) and Path(path).is_file()):
         return open_views(path, groups)
     return open_corpus(path)

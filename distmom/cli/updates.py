@@ -92,7 +92,7 @@ def add_documents(run: runs.Run, cluster: Cluster, as_json: bool, first: MultiLa
 def combine_models(
     dst: str, added: tuple[str, ...], taken: tuple[str, ...], overwrite: bool, as_json: bool
 ) -> None:
-    """Save the model of the documents of several models, and show its main numbers."""
+    """Combine several models into one, save it, and show its main numbers."""
     from distmom.models import MultiLabelMoM
 
     total = MultiLabelMoM.combine([_model(path) for path in added], [_model(path) for path in taken])

@@ -54,7 +54,7 @@ class Layer:
 
 
 class Shard(Protocol):
-    """What the engine reads of a shard."""
+    """The properties of a shard that the engine reads."""
 
     @property
     def id(self) -> str:

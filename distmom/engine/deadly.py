@@ -66,6 +66,6 @@ def reduce_groups(
         except WorkersLostError as error:
             raise error from lost
         except ClusterError as error:
-            # A cluster that is lost meanwhile is not what ended the pass.
+            # The first error ended the pass, even if the cluster is lost during the search.
             raise lost from error
     raise WorkersLostError(f"{lost}; none of its shards causes it alone", lost.index) from lost

@@ -5,8 +5,9 @@ checksums of their files, a copy of the sums in memory, and the digests of store
 run takes these files over, and a task whose report and files are intact returns what the first task returned. The
 tree of sums is the same, and so are the bits.
 
-A report is named by the fingerprint of all that determines the partial sums. Nothing waits for the disk: what a
-process has written outlives it, and what a power failure damages is found by its checksum and made again.
+A report is named by the fingerprint of all that determines the partial sums. No task waits for the disk: files
+outlive the process that wrote them, and files that a power failure damages are found by their checksums and made
+again.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Report:
         return Path(self.directory, self.key[:32] + SUFFIX)
 
     def read(self, outputs: str, *, hold_sums: bool, hold_tall: bool) -> Folded | None:
-        """Return what the task that wrote the report returned; None without an intact report with intact files.
+        """Return the result of the task that wrote the report; None unless the report and its files are intact.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Jobs: commands that run on a Dask cluster while nobody waits for them."""
+"""Jobs: commands that run on a Dask cluster in the background."""
 
 from distmom.jobs.job import Job
 from distmom.jobs.submission import list_jobs, open_job, submit

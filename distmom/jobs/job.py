@@ -1,4 +1,4 @@
-"""A job on a Dask cluster, and what can be done with it from anywhere."""
+"""A job on a Dask cluster: its state, its output, and its end or resumption, from any host."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOST = ClusterError.exit_code
 
 
 class Job:
-    """A command that runs, or has run, on a cluster while nobody waits for it; made by `submit` or `open_job`.
+    """A command that runs, or has run, on a cluster in the background; made by `submit` or `open_job`.
 
     Attributes
     ----------
@@ -71,8 +71,7 @@ class Job:
         Parameters
         ----------
         patience_s : float, optional
-            Seconds for which the beat of a driver on another host must stand still before the job counts as lost;
-            60 by default.
+            Seconds without a beat after which a job whose driver is on another host counts as lost; 60 by default.
 
         Returns
         -------
@@ -241,9 +240,9 @@ class Job:
         return False
 
     def resume(self, scheduler: str | None = None) -> Job:
-        """Carry on with a job that was lost, has failed or was cancelled, after its last finished groups.
+        """Resume a job that was lost, has failed or was cancelled, after its last finished groups.
 
-        A request to end the job is taken back. A job with the driver ``here`` continues when the command that
+        A request to end the job is withdrawn. A job with the driver ``here`` continues when the command that
         carries it out is started again.
 
         Parameters

@@ -23,9 +23,9 @@ from distmom.jobs.record import JobRecord, parse_record, read_record
 
 _T = TypeVar("_T")
 
-#: what a job has printed is kept in objects of this many bytes
+#: size in bytes of the objects that hold the output of a job
 OUTPUT_BYTES = 64 << 10
-#: seconds between two looks at an object store
+#: seconds between two reads of an object store
 OBJECTS_S = 2.0
 #: bytes of a file that are read at once
 _READ_BYTES = 1 << 20
@@ -39,7 +39,7 @@ class JobPlace(ABC):
     name : str
         The path or URL.
     look_s : float
-        Seconds between two looks of whoever waits.
+        Seconds between two reads while waiting.
     """
 
     name: str
@@ -55,7 +55,7 @@ class JobPlace(ABC):
 
     @abstractmethod
     def output(self, start: int) -> bytes:
-        """Return a part of what the job has printed, from a byte on; nothing at the present end."""
+        """Return a part of the output of the job from a byte on; empty at its present end."""
 
     @abstractmethod
     def request_cancel(self) -> None:
@@ -186,7 +186,7 @@ class ObjectPlace(JobPlace):
 
 
 def output_name(number: int) -> str:
-    """Return the name of an object with a part of what a job has printed."""
+    """Return the name of an object with a part of the output of a job."""
     return f"out/{number:06d}"
 
 

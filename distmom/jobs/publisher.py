@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Publisher:
-    """Copies what is new in the directory of a job to its URL, and requests to end the job back.
+    """Copies new records in the directory of a job to its URL, and requests to end the job from there.
 
     The directory decides who carries the job out. Several publishers of one job copy the same files: records of
     epochs are written once, and conditional requests let the beat and the output only grow.
@@ -69,7 +69,7 @@ class Publisher:
                 raise UsageError(f"{self.run}: the job {self.place.name} is carried out in another directory")
         self._publish_beat()
         for epoch in range(epochs.latest_epoch(self.run) + 1):
-            # Whoever has found the driver lost may have recorded the end.
+            # A process that found the driver lost may have recorded the end.
             self._is_put(epochs.name_of(epoch, ".end.json"))
         if self.place.is_cancelled():
             epochs.request_cancel(self.run)
@@ -132,7 +132,7 @@ def _order(content: bytes) -> tuple[int, int]:
 
 
 def publish_rest(run: Path, url: str) -> None:
-    """Publish what a driver that has ended may have left; errors are logged."""
+    """Publish the records that an ended driver may have left unpublished; errors are logged."""
     try:
         Publisher(run, url).publish()
     except (StoreError, UsageError, OSError) as error:
@@ -141,7 +141,7 @@ def publish_rest(run: Path, url: str) -> None:
 
 @contextmanager
 def publishing(run: Path, url: str, interrupt: Callable[[], None]) -> Iterator[None]:
-    """Publish the records of a job meanwhile, and all of them on exit; a context manager.
+    """Publish the records of a job as they change, and all of them on exit; a context manager.
 
     A store that fails is reported, and tried again; the job does not end for it.
 

@@ -139,7 +139,7 @@ def new_record(
         run = where / (directory or f"{DIRECTORY}/{name}")
     else:
         run = jobs / name if directory is None else Path(directory).absolute()
-    # Whoever looks after a job by its URL has other files.
+    # A host that manages a job by its URL has other files.
     paths = {} if url is not None else dict(tls or {})
     return JobRecord(
         name, list(arguments), scheduler, str(where), str(run), url or "", share,

@@ -35,7 +35,7 @@ def submit(
     cert: str | None = None,
     key: str | None = None,
 ) -> Job:
-    """Submit a command of distmom to a Dask cluster; it runs on when this process has ended.
+    """Submit a command of distmom to a Dask cluster; it continues when this process ends.
 
     The command runs in a process on the scheduler's host, in the current directory, and its tasks run on the
     workers. Paths must be visible to all of them.

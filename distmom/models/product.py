@@ -255,7 +255,7 @@ class ProductMixture(SpectralEstimator):
         return found
 
     def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
-        """Return what a report draws: the weights, and the words of each component that set it apart."""
+        """Return the pictures of a report: the weights, and the words of each component that set it apart."""
         check_is_fitted(self)
         names = [f"component {h}" for h in range(len(self.weights_))]
         average = self.weights_ @ self.components_

@@ -1,4 +1,4 @@
-"""Report the words and labels of a corpus that a model does not know."""
+"""Reports of the words and labels of a corpus that a model does not know."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from distmom.errors import UsageError
 
-#: forms of the output of predictions and shares; arrays are written in any case
+#: forms of the output of predictions and shares; arrays are always written
 OUTPUT_FORMATS = ("tsv", "jsonl", "zarr")
 #: number of documents without ids that are numbered at a time
 _MANY = 1 << 16

@@ -1,4 +1,4 @@
-"""Present a corpus in smaller shards, so that slow work on a few large shards spreads over all workers."""
+"""A view of a corpus with smaller shards, so that slow work on a few large shards spreads over all workers."""
 
 from __future__ import annotations
 

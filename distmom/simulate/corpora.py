@@ -127,7 +127,7 @@ def _is_planted(path: Any) -> bool:
 
 
 def _differing(corpus: Corpus, parameters: dict[str, Any], shard_documents: int) -> str:
-    """Return in which parameters a planted corpus differs from those asked for, as text; empty if in none."""
+    """Return the parameters in which a planted corpus differs from the requested ones, as text; empty if none."""
     asked = {**parameters, "shard_documents": shard_documents}
     of_shard = corpus.shards[0].n_documents
     if len(corpus.shards) == 1:

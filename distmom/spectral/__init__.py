@@ -1,1 +1,1 @@
-"""What all models share: estimators, programs and their plans, steps of fits, and stored states."""
+"""The parts that all models share: estimators, programs and their plans, steps of fits, and stored states."""

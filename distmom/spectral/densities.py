@@ -1,4 +1,4 @@
-"""What mixtures have in common: likelihoods of rows, and for Gaussians probabilities, densities and samples."""
+"""Base classes of mixtures: likelihoods of rows, and for Gaussians probabilities, densities and samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear scores of the components of a row, and what passes that read rows by them have in common.
+"""Linear scores of the components of a row, and the base classes of passes that read rows by them.
 
 Distributions of one shape have densities whose ratios are linear in the row: with scores ``s_h(x) = c_h'x + o_h``,
 component h has the probability ``exp s_h(x) / sum_g exp s_g(x)``. Gaussians that share a covariance have such

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def recover(target: Path) -> None:
-    """Restore a directory that was being replaced, and remove temporary ones, that ended processes have left."""
+    """Undo a replacement that an ended process left unfinished, and remove its temporary directories."""
     restore_replaced(target)
     remove_left(target)
 
@@ -67,7 +67,7 @@ def remove_temporary(directory: Path, target: Path | None = None) -> None:
 
 
 def _is_gone(path: Path) -> bool:
-    """Return whether there is nothing at a path, as far as a disk that fails can be asked."""
+    """Return whether nothing is at a path; False if a failing disk does not answer."""
     try:
         os.lstat(path)
     except OSError as error:
@@ -76,15 +76,15 @@ def _is_gone(path: Path) -> bool:
 
 
 def discard(path: Path) -> None:
-    """Remove a directory, all of it at once for whoever looks at its name.
+    """Remove a directory; its name is freed at once, before its content is removed.
 
-    What an interruption or an error of the disk leaves of it, `remove_left` removes; a warning is logged.
+    `remove_left` removes what an interruption or a disk error leaves of it; a warning is logged.
     """
     aside = _named(path)
     try:
         os.rename(path, aside)
     except OSError:
-        # A mount, or a directory in one that cannot be written to: it stays, without what is in it.
+        # A mount point, or a directory in a parent that cannot be written to, cannot be renamed: it is emptied.
         shutil.rmtree(path, ignore_errors=True)
     else:
         remove_temporary(aside, path)
@@ -98,5 +98,5 @@ def _named(target: Path) -> Path:
 
 
 def _host() -> str:
-    """Return what tells apart hosts, their boots and namespaces of processes, as eight digits."""
+    """Return eight digits that distinguish hosts, boots of a host and process namespaces."""
     return hashlib.sha256(f"{socket.gethostname()} {this_boot()}".encode()).hexdigest()[:8]

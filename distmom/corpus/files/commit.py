@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 
 from distmom.errors import StoreError, UsageError
 
-#: how the names of files and directories begin that are renamed once they are complete
+#: prefix of the names of files and directories that are renamed once they are complete
 TEMPORARY = ".tmp-"
-#: what follows the name of a directory that is being replaced
+#: suffix of the name of a directory that is being replaced
 _REPLACED = ".replaced"
 #: errors of a directory that is renamed to a name that is taken
 _EXISTS = (errno.EEXIST, errno.ENOTEMPTY)
@@ -134,7 +134,7 @@ def replace_directory(
             break
         except OSError as error:
             if error.errno in _EXISTS and _identity(target) == moved:
-                # Between the two renames, another process has restored what it took to be left.
+                # Between the two renames, another process restored the old directory, as if this one had ended.
                 continue
             with suppress(OSError):
                 os.rename(old, target)
@@ -147,7 +147,7 @@ def replace_directory(
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what a directory keeps when it is renamed; None if there is none."""
+    """Return an identity of a directory that a rename does not change; None if there is no directory."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -169,7 +169,7 @@ def _replaced(target: Path) -> list[Path]:
 
 def remove_replaced(target: Path) -> None:
     """Remove what replacements of a directory have left, if the directory is there."""
-    # Listed first: what another process renames after the look at the directory may be the only one.
+    # Listed first: a directory that another process renames after the check below may be the only copy.
     left = _replaced(target)
     if not os.path.lexists(target):
         return

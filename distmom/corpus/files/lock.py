@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 #: seconds between two beats of a process that holds something
 BEAT_S = 10.0
-#: seconds for which a beat must stand still before a process that cannot be seen from here counts as ended
+#: seconds without a beat after which a process that cannot be observed from here counts as ended
 LEASE_S = 60.0
-#: seconds between two looks at a beat
+#: seconds between two reads of a beat
 _LOOK_S = 0.5
 
 
@@ -89,7 +89,7 @@ class Holder:
 
 #: an empty lock file, or the beginning of one
 _CUT = re.compile(rb'|\{"host": "[^}]*')
-#: whoever has created a lock file and not written all of it yet, or was ended in between
+#: the holder of an incomplete lock file: its process is still writing it, or ended before it was complete
 _NAMELESS = Holder("", 0, None, "an unknown time", id="nameless")
 
 
@@ -184,7 +184,7 @@ class Lock:
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_S):
-            # A file system that fails for a while is reported by whoever writes.
+            # Writers report a file system that fails for a while.
             with suppress(OSError):
                 if not self.is_held():
                     return
@@ -261,7 +261,7 @@ class Lock:
 
 @cache
 def this_boot() -> str:
-    """Return what tells apart boots of a host and namespaces of processes; empty where that is not reported."""
+    """Return a text that distinguishes boots of a host and process namespaces; empty where none is reported."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -9,8 +9,8 @@ Layout below the URL::
 a part of one; of several writers one succeeds.
 
 The files of all other uploads that were there before that request are removed after it: those of the upload that
-it replaces, and of uploads that were killed. One that is still running fails in any case: the condition of its
-request is the version of ``contents.json`` that it found before it wrote its first file, and that is replaced.
+it replaces, and of uploads that were killed. An upload that is still running fails: its request requires the
+version of ``contents.json`` that it found before it wrote its first file, and that version has been replaced.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from distmom.errors import StoreError, UsageError
 
 #: file that makes the objects below a URL a model or an output
 CONTENTS = "contents.json"
-#: begins the names of uploads, so that no folder of others is taken for one
+#: prefix of the names of uploads, which distinguishes them from other folders
 _PREFIX = "upload-"
 _DIGITS = "[0-9a-f]{32}"
 _FORMAT = RecordFormat("distmom-directory", 1, "write it again")
@@ -262,7 +262,7 @@ def _parsed(storage: ObjectStorage, content: bytes) -> Contents:
 
 
 def _find_replaced(url: str, kind: str, overwrite: bool) -> tuple[Contents | None, str | None]:
-    """Return what a new upload would replace, as far as it is known, and the tag of its record."""
+    """Return the contents that a new upload would replace, None if unknown, and the tag of their record."""
     if not url.startswith("s3://"):
         raise UsageError(f"{url}: cannot be a destination: expected a local path or s3://BUCKET/PREFIX")
     storage = ObjectStorage(url, FIRST)

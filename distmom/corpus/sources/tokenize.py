@@ -30,9 +30,9 @@ _JOINERS = "\u200c\u200d"
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]+"
 )
-#: length on average from which such words are phrases: words are shorter in all of these languages
+#: average length from which such words are taken for phrases: words of these languages are shorter
 _PHRASE_LENGTH = 8
-#: number of words that are looked at
+#: number of words that are examined
 _N_LOOKED_AT = 10_000
 #: English words that say little about the subject of a text
 ENGLISH_STOP_WORDS = tuple(_ENGLISH.split())

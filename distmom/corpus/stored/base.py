@@ -1,4 +1,4 @@
-"""What every corpus on disk or in an object store has: a manifest, checked files, and a digest."""
+"""The base of corpora on disk and in object stores: a manifest, checked files, and a digest."""
 
 from __future__ import annotations
 

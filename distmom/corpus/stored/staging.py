@@ -185,7 +185,7 @@ class StagedCorpus:
             return False
 
     def _remove_partial(self) -> None:
-        """Remove what is being written; the note goes last, as nothing without it is known to be of distmom."""
+        """Remove the unfinished corpus; the note is removed last, as it alone marks the directory as distmom's."""
         for path in self.partial.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)

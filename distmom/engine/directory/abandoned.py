@@ -14,12 +14,12 @@ from distmom.engine.directory.epochs import file_of, is_cancelled
 from distmom.engine.directory.partials import epoch_of
 from distmom.errors import CancelledError
 
-#: seconds between two looks at the records of a run
+#: seconds between two reads of the records of a run
 LOOK_S = 1.0
 
 
 class Requests:
-    """Looks whether a task is still wanted.
+    """Checks whether a task is still wanted.
 
     The worker knows when the client has cancelled a task, or is gone. The records of a run are also read, at most
     once in `LOOK_S`, as its driver may be unable to cancel anything.

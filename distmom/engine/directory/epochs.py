@@ -8,8 +8,8 @@ A run is carried out by one process at a time, its driver, and every driver begi
     lease.json              beat of the driver and the progress of its pass, rewritten every ten seconds
     cancel                  a request to end the run
 
-Nobody writes that an epoch was lost: whoever reads the records sees that the process is gone, or that the beat
-stands still. No decision compares clocks of different hosts.
+No record states that an epoch was lost: readers of the records find that its process is gone or its beat has
+stopped. No decision compares clocks of different hosts.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ LEASE = RecordFormat("distmom-lease", 1, "remove the file if no process carries 
 CANCEL = RecordFormat("distmom-cancel", 1, "remove the file")
 #: seconds between two beats of a driver
 BEAT_S = lock.BEAT_S
-#: seconds for which a beat must stand still before another process takes the run over
+#: seconds without a beat after which another process takes the run over
 LEASE_S = lock.LEASE_S
-#: seconds between two looks at the records
+#: seconds between two reads of the records
 LOOK_S = 1.0
 #: errors of file systems without hard links
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -76,7 +76,7 @@ class Owner:
     since: str
 
     def __post_init__(self) -> None:
-        # Signals to other numbers reach whole groups of processes.
+        # A signal to another number would reach a whole process group.
         if not 0 < self.pid < 1 << 31:
             raise StoreError(f"pid: expected the number of a process, got {self.pid}")
 
@@ -186,7 +186,7 @@ class Records:
 
 
 def now() -> str:
-    """Return the time in UTC, for people."""
+    """Return the time in UTC as text for messages."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

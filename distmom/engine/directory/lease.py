@@ -34,7 +34,7 @@ from distmom.errors import (
 
 logger = logging.getLogger(__name__)
 
-#: ids of the owners that this process is, but not those that have ended or were an earlier program in the process
+#: ids under which this process owns runs at present; those of ended epochs or of an earlier program are left out
 _OWN: set[str] = set()
 #: the lease that a command in this context joins, if it carries out the same run
 _SHARED: ContextVar[Lease | None] = ContextVar("distmom_lease", default=None)
@@ -93,7 +93,7 @@ class Lease:
             content = EPOCH.dump(asdict(replace(self._owner, since=epochs.now())))
             _OWN.add(self._owner.id)
             if not self._heeds_request:
-                # It was made to the last owner; one that is made from now on is heeded.
+                # It was made to the last owner; a request that is made from now on counts.
                 epochs.forget_request(self.run)
             if epochs.put_once(epochs.file_of(self.run, last + 1), content, durable=self._durable):
                 break
@@ -222,7 +222,7 @@ class Lease:
     def _keep(self) -> None:
         written = time.monotonic()
         while not self._ended.wait(min(epochs.LOOK_S, epochs.BEAT_S)):
-            # A file system that fails for a while is reported by whoever commits.
+            # Commits report a file system that fails for a while.
             with suppress(OSError):
                 running = self._stop is None
                 self._look()

@@ -1,4 +1,4 @@
-"""What the records of a run say to whoever reads them: whether it is running, was lost, or how it ended."""
+"""The condition of a run as its records show it: running, lost, or how it ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDED = ("done", "failed", "cancelled")
 
 @dataclass(frozen=True)
 class Condition:
-    """What the records of a run say.
+    """The condition of a run as its records show it.
 
     Attributes
     ----------
@@ -40,14 +40,14 @@ class Condition:
 
 
 class Observation:
-    """Reads the condition of a run again and again.
+    """Reads the condition of a run repeatedly.
 
     Parameters
     ----------
     read : callable
         Reads the records of the run, as `epochs.records_of`.
     patience_s : float, default `epochs.LEASE_S`
-        Seconds for which a beat must stand still before the run counts as lost.
+        Seconds without a beat after which the run counts as lost.
     """
 
     def __init__(self, read: Callable[[], Records], patience_s: float | None = None) -> None:

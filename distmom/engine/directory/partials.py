@@ -60,7 +60,7 @@ class PartialFiles:
         """End the epoch, and leave what is kept to the next driver, which may be taking it over just now."""
         assert self._epoch is not None
         for place in self._earlier(self._epoch):
-            # Written meanwhile by late tasks of an earlier driver.
+            # Late tasks of an earlier driver may have written it.
             remove_tree(place)
         self.drop()
         self._epoch = None

@@ -110,7 +110,8 @@ def _local_cluster(n_workers: int, memory_limit: int | None) -> LocalCluster:
             memory_limit=memory_limit or "auto",
             dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
-            # Whoever reaches a port of Dask runs code as its user, and other users of the host reach loopback.
+            # Access to a port of Dask allows running code as its user, and other users of the host can access
+            # loopback.
             security=Security.temporary(),
         )
     except RuntimeError as error:
@@ -179,14 +180,14 @@ def _is_open(address: str) -> bool:
 
 @contextmanager
 def insecure_allowed() -> Iterator[None]:
-    """Allow connections to other hosts without TLS meanwhile; a context manager."""
+    """Allow connections to other hosts without TLS within the block; a context manager."""
     with dask.config.set({"distmom.insecure": True}):
         yield
 
 
 @contextmanager
 def sharing(name: str, share: float = 1.0, priority: int = 0) -> Iterator[None]:
-    """Set how executors that are opened meanwhile share a cluster with others; a context manager.
+    """Set how executors that are opened within the block share a cluster with others; a context manager.
 
     Parameters
     ----------
@@ -203,7 +204,7 @@ def sharing(name: str, share: float = 1.0, priority: int = 0) -> Iterator[None]:
 
 @contextmanager
 def certified(ca_file: str | None, cert: str | None, key: str | None) -> Iterator[None]:
-    """Encrypt connections that are opened meanwhile; a context manager.
+    """Encrypt connections that are opened within the block; a context manager.
 
     Parameters
     ----------

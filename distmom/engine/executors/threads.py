@@ -70,7 +70,7 @@ class InThreads(InProcess):
 def on_threads(n_threads: int) -> Iterator[InThreads]:
     """Open threads of this process that run tasks; a context manager.
 
-    BLAS has one thread meanwhile. The limit is not changed while tasks run: the search for the libraries to
+    BLAS has one thread within the block. The limit is not changed while tasks run: the search for the libraries to
     limit holds a lock of the loader and waits for the interpreter, an import does the opposite.
 
     Parameters

@@ -211,7 +211,7 @@ def kept_alive(client: Client, idle_timeout_s: float | None) -> Iterator[None]:
     ended = threading.Event()
 
     def work() -> None:
-        # A closed connection is reported by whoever waits for the cluster.
+        # The call that waits for the cluster reports a closed connection.
         with suppress(ClosedClientError):
             while not ended.wait(period) and client.status == "running":
                 touch(client)

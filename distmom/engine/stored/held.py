@@ -1,4 +1,4 @@
-"""Arrays that one process makes and reads, held in memory in place of files.
+"""Arrays that one process writes and reads, held in memory in place of files.
 
 A fit in one process reads the partial sums of a pass as soon as they are complete, and if its run directory is
 temporary it never resumes. Small arrays therefore need neither files nor the checks of files.

@@ -39,7 +39,7 @@ def map_quartic(T: Array, W: Array) -> Array:
 
 
 def fourth_cumulant(moment: Array, second: Array) -> Array:
-    """Subtract from a central fourth moment what it is for Gaussian variables of the same covariance.
+    """Subtract the fourth moment of Gaussian variables of the same covariance from a central fourth moment.
 
     Parameters
     ----------

@@ -258,7 +258,7 @@ class DiagonalMixture(RowDensity):
         return super().summary() | {"weights": [float(f"{x:.6g}") for x in self.weights_]}
 
     def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
-        """Return what a report draws: weights, the columns that set components apart, and the log-likelihoods.
+        """Return the pictures of a report: weights, columns that set components apart, and the log-likelihoods.
 
         Parameters
         ----------

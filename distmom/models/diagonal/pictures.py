@@ -1,4 +1,4 @@
-"""What a report draws of a mixture of axis-aligned Gaussians."""
+"""Pictures of a fitted mixture of axis-aligned Gaussians, as data for a report."""
 
 from __future__ import annotations
 

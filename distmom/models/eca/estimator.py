@@ -353,7 +353,7 @@ class ECA(SpectralEstimator):
         return np.concatenate(found) if found else np.zeros((0, len(origin)))
 
     def factor_origin(self) -> np.ndarray:
-        """Return what is subtracted from least-squares factors, (n_found,): zero for shares, else their means."""
+        """Return the origin of least-squares factors, (n_found,): zero for shares, else their means."""
         if self.prior == "dirichlet":
             return np.zeros(len(self.unmixing_))
         return np.asarray(self.unmixing_ @ self.mean_)

@@ -275,7 +275,7 @@ class FactorialHMM(SpectralEstimator):
         return float(self.score_samples(X, lengths).sum())
 
     def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
-        """Return what a report draws: the laws of the chains, and the values that they move.
+        """Return the pictures of a report: the laws of the chains, and the values that they move.
 
         Parameters
         ----------

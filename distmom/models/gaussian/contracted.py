@@ -104,7 +104,7 @@ def contraction_passes(pairs: RowMomentsPass, k: int, n_steps: int) -> list[RowC
 
 
 def extended_whitener(of: WhitenedRows) -> np.ndarray:
-    """Return what turns a constant coordinate and a projected row into an extended row, (r + 1, k)."""
+    """Return the map of a constant coordinate and a projected row to an extended row, (r + 1, k)."""
     r, k = len(of.values), of.n_components
     extended = np.zeros((r + 1, k))
     extended[1:, :-1], extended[0, -1] = of.white.W, 1.0

@@ -334,7 +334,7 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
         }
 
     def pictures(self) -> list[dict[str, Any]]:
-        """Return what a report draws: clusters in their leading plane, weights, and the spectrum.
+        """Return the pictures of a report: clusters in their leading plane, weights, and the spectrum.
 
         Returns
         -------

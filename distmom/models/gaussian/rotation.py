@@ -2,8 +2,8 @@
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3.2 and proposition 3.3. The coordinates of a row under a random orthogonal matrix are independent given
-its component, whatever the variance of that is. Three groups of them are therefore three views, and neither their
-cross moments nor their third moment contain any noise: no variance has to be estimated and subtracted first.
+its component, whatever the variance of the component. Three groups of them are therefore three views, and neither
+their cross moments nor their third moment contain any noise: no variance has to be estimated and subtracted first.
 
 With ``y = Q'(x - m)`` and R uniformly random, the views are ``(R_t'y, 1)``: rows are centred, and the constant
 coordinate replaces the component that centring takes away (see `distmom.models.gaussian.recovery`). All rotations

@@ -363,7 +363,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         return super().summary() | {"kurtosis": [float(f"{x:.6g}") for x in self.kurtosis_]}
 
     def pictures(self) -> list[dict[str, Any]]:
-        """Return what a report draws: kurtoses, the mixing, and the spectrum of the covariance.
+        """Return the pictures of a report: kurtoses, the mixing, and the spectrum of the covariance.
 
         Returns
         -------

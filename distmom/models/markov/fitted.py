@@ -185,7 +185,7 @@ class FittedMarkov(SpectralEstimator):
         return X, states
 
     def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
-        """Return what a report draws: the transition matrix, and the emissions of each state.
+        """Return the pictures of a report: the transition matrix, and the emissions of each state.
 
         Parameters
         ----------

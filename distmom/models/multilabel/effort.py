@@ -14,7 +14,7 @@ from distmom.models.multilabel.variants import COSTS
 
 @dataclass(frozen=True)
 class Effort:
-    """What a fit does.
+    """The amount of work of a fit.
 
     Attributes
     ----------

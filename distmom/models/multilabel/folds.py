@@ -115,7 +115,7 @@ def held_counts(scored: Scored, n_labels: int) -> np.ndarray:
 def without_classifiers(scored: Scored, fitted: np.ndarray, least: int) -> Scored:
     """Return scores of candidates without classifiers of labels with fewer than ``least`` fitted documents.
 
-    Such a label has a classifier only because of its held-out documents, about which this would reveal something.
+    Such a label has a classifier only because of its held-out documents, and the scores would leak that.
     """
     scores, head = scored.scores.copy(), scored.names.index(FREQUENT)
     scores[:, head][fitted[np.maximum(scored.labels, 0)] < least] = 0.0

@@ -1,4 +1,4 @@
-"""Methods that a fitted model lacks if it was fitted without what they need."""
+"""Methods that a model has only if it was fitted with what they need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored of a fitted multi-label model, and the scorer that is made of it."""
+"""The stored state of a fitted multi-label model, and the scorer that is made from it."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ class MultiLabelState:
         How the scores of the heads are combined, or their weighted sum made a probability; None where no blend was
         chosen.
     reranker : Reranker or None
-        What ranks the best labels again; None where nothing does.
+        Reranker of the best labels; None without one.
     topics : CorpusTopics or None
         None where none were requested, or the corpus does not support them.
     sums : KeptSums or None
-        What the heads were made from; None unless it is kept.
+        The sums that the heads were made from; None unless they are kept.
     """
 
     idf: np.ndarray = array("d of idf*")
@@ -119,7 +119,7 @@ class MultiLabelState:
 def state_of(
     engine: Engine, fitted: FittedHeads, topics: CorpusTopics | NumericalError | str | None
 ) -> MultiLabelState:
-    """Return what is stored of fitted heads and of topics, or of the reason why there are none."""
+    """Return the state of fitted heads and of topics, or of the reason why there are no topics."""
     corpus = engine.corpus
     frequency = np.asarray(corpus.document_frequency)
     choice, latent, diagnostics = fitted.choice, None, {}

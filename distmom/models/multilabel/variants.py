@@ -1,4 +1,4 @@
-"""The variants of heads: the only list of what `auto` chooses from, and of what each variant is made of.
+"""The variants of heads: the only list of the choices of `auto`, with the parts that each variant needs.
 
 The name of a variant is that of its head with its numbers, such as ``ridge-0.03``. In saved models, inputs of
 blends have these names; heads have those of `Variant.head`, without numbers.

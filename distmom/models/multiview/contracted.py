@@ -93,7 +93,7 @@ def _unknown_views(r: int, k: int) -> WhitenedViews:
 
 
 def whitened(moments: GroupPairs, k: int) -> WhitenedViews:
-    """Return what whitens the views, with a constant coordinate first; runs on the scheduler node."""
+    """Return the maps that whiten the views, with a constant coordinate first; runs on the scheduler node."""
     return whiten_views(extended_pairs(moments), k)
 
 

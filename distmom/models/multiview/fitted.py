@@ -162,7 +162,7 @@ class FittedViews(ViewsLikelihood, SpectralEstimator):
         }
 
     def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
-        """Return what a report draws: weights, shares of variance, and the columns that set components apart.
+        """Return the pictures of a report: weights, shares of variance, and the columns that set components apart.
 
         Parameters
         ----------

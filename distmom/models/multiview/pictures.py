@@ -1,4 +1,4 @@
-"""What a report draws of a mixture of three views."""
+"""Pictures of a fitted mixture of three views, as data for a report."""
 
 from __future__ import annotations
 

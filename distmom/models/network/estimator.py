@@ -296,7 +296,7 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         }
 
     def pictures(self, n_top: int = 40) -> list[dict[str, Any]]:
-        """Return what a report draws: the weights of the network, and the loadings.
+        """Return the pictures of a report: the weights of the network, and the loadings.
 
         Parameters
         ----------

@@ -248,7 +248,7 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         return shown | {"n_features": len(self.basis_), **super().summary()}
 
     def pictures(self) -> list[dict[str, Any]]:
-        """Return what a report draws: the spectrum of the moment that is whitened."""
+        """Return the pictures of a report: the spectrum of the moment that is whitened."""
         check_is_fitted(self)
         caption = "Leading eigenvalues of the second moment in which components are searched."
         return [spectrum(caption, self.diagnostics_["spectrum"])]

@@ -295,7 +295,7 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
         return float(self.eigenvalues_.sum()) / self.dimension
 
     def pictures(self) -> list[dict[str, Any]]:
-        """Return what a report draws: the spectrum of the second moment."""
+        """Return the pictures of a report: the spectrum of the second moment."""
         check_is_fitted(self)
         return [spectrum("Leading eigenvalues of the second moment.", self.diagnostics_["spectrum"])]
 

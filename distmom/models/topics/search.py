@@ -277,7 +277,7 @@ class TopicSearch(TopicEstimator):
         labelled = words is None
         numbers, values = self._of_documents(documents) if words is None else self._of_words(words)
         if not whitens(self.side, labelled):
-            # Topics are scaled in the basis, so what they are multiplied by is divided by the scale.
+            # The basis scales topics, so a vector that multiplies them is divided by the scale.
             values = values / self._scale[numbers, 0] ** 2
         along = np.asarray(values @ self._stored[numbers])
         return conditioned(self.whitened_.white, along, self.side, labelled=labelled)

@@ -61,8 +61,8 @@ class FittedTree(ViewsLikelihood, SpectralEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable state of every hidden variable given rows, (n_rows, n_hidden) int64.
 
-        Every variable has its own most probable state, whatever those of the others. Parameters and errors as for
-        `predict_proba`.
+        The most probable state of each variable does not depend on those of the others. Parameters and errors as
+        for `predict_proba`.
         """
         return np.asarray(self.predict_proba(X).argmax(axis=2))
 
@@ -130,7 +130,7 @@ class FittedTree(ViewsLikelihood, SpectralEstimator):
         return super().summary() | {"weights": np.round(self.weights_, 6).tolist()}
 
     def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
-        """Return what a report draws: the distribution of the root, the edges, and the means of every leaf.
+        """Return the pictures of a report: the distribution of the root, the edges, and the means of every leaf.
 
         Parameters
         ----------

@@ -70,7 +70,7 @@ class WordFourthPass(ProjectedPass):
     seed : int
         Seed of the assignment of documents to parts.
     single : bool
-        Whether the basis is float32; products are float64 in any case.
+        Whether the basis is float32; products are always float64.
 
     Raises
     ------

@@ -36,7 +36,7 @@ def inverse_document_frequency(document_frequency: np.ndarray, n_documents: int)
 
 
 def fit_idf(corpus: Corpus | MemoryCorpus, features: str = "auto") -> np.ndarray:
-    """Return what the values of words are multiplied by.
+    """Return the factors by which the values of words are multiplied.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""What users pass to estimators: corpora, texts, arrays and tables, checked and aligned with a model."""
+"""Inputs of estimators: corpora, texts, arrays and tables, checked and aligned with a model."""

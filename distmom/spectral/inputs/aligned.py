@@ -1,4 +1,4 @@
-"""Present a corpus in a model's vocabulary and label names."""
+"""A view of a corpus in the vocabulary and the label names of a model."""
 
 from __future__ import annotations
 

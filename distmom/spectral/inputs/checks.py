@@ -1,4 +1,4 @@
-"""Checks of what users pass to estimators: arrays by scikit-learn's rules, and corpora that must hold counts."""
+"""Checks of the inputs of estimators: arrays by scikit-learn's rules, and corpora that must hold counts."""
 
 from __future__ import annotations
 

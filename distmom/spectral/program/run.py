@@ -29,7 +29,7 @@ class LedgerError(RuntimeError):
 
 
 class Decomposed:
-    """Base of results of a decomposition, whose number of components a ledger notes."""
+    """Base of results of a decomposition; a ledger records their numbers of components."""
 
     @property
     def n_components(self) -> int:

@@ -294,7 +294,7 @@ def _next_directions(
 
 
 def _shift(ritz: np.ndarray, n: int, isotropic: tuple[float, int] | None) -> float:
-    """Return what is subtracted from M2, given its Ritz values, ascending (see `_next_directions`)."""
+    """Return the shift that `_next_directions` subtracts from M2, given its Ritz values, ascending."""
     if isotropic is not None:
         trace, n_signals = isotropic
         if n <= n_signals:

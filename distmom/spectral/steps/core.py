@@ -68,7 +68,7 @@ class CoreSettings:
         Sum of the Dirichlet parameters of the components in a document; 0 means one component per document.
     seed : int, default 0
     single_precision : bool, default True
-        Multiply blocks in float32; sums are float64 in any case.
+        Multiply blocks in float32; sums are always float64.
     lower : bool, default False
         Find fewer components where the second moment carries fewer, instead of raising an error.
     decompose_on : {"scheduler", "client"}, default "scheduler"

@@ -63,7 +63,7 @@ def n_usable(values: np.ndarray, noise: float, d: int, moments: RowMoments) -> i
 
 
 def _threshold(values: np.ndarray, noise: float, d: int, moments: RowMoments) -> float:
-    """Return what an eigenvalue of the covariance must exceed to carry a component."""
+    """Return the level that an eigenvalue of the covariance must exceed to carry a component."""
     level = noise + noise_level(noise, d, moments.n_sampled)
     return max(level, 1e-12 * float(values[0]))
 

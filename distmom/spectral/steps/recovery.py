@@ -137,7 +137,7 @@ class Recovery:
     def largest(self, n: int) -> Recovery:
         """Return the matrix with all but the n largest entries of every column set to zero.
 
-        Negative entries are zero in any case, and all entries that equal the n-th largest are kept.
+        Negative entries are always zero, and all entries that equal the n-th largest are kept.
         """
         best = np.zeros((n + 1, self.width))
         with one_blas_thread():

@@ -64,7 +64,7 @@ class ViewComponents:
 
 @dataclass(frozen=True)
 class ViewMaps:
-    """What turns two views into copies of the last one, up to noise.
+    """Maps that turn two views into copies of the last one, up to noise.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ def shared_range(pairs: np.ndarray, k: int, first: np.ndarray | None = None) -> 
 
 
 def view_maps(ab: np.ndarray, ac: np.ndarray, bc: np.ndarray) -> ViewMaps:
-    """Return what symmetrises three views towards the last one; parameters as for `decompose_views`."""
+    """Return the maps that symmetrise three views towards the last one; parameters as for `decompose_views`."""
     from_a, from_b = mapped(bc.T, ab), mapped(ac.T, ab.T)
     second = from_a @ ac
     asymmetry = float(np.linalg.norm(second - second.T) / np.linalg.norm(second))
@@ -285,7 +285,7 @@ class WhitenedViews:
 
 
 def whiten_views(moments: GroupPairs, k: int) -> WhitenedViews:
-    """Return what whitens three views by their second moments; parameters and errors as for `align_views`."""
+    """Return the maps that whiten three views by their second moments; otherwise as `align_views`."""
     with one_blas_thread():
         U, pairs = _ranges(moments, k)
         maps = view_maps(*pairs)

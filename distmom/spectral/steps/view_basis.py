@@ -1,4 +1,4 @@
-"""What passes over three views read: averages that bring columns to one scale, and bases of the ranges of views.
+"""Inputs of passes over three views: averages that bring columns to one scale, and bases of the ranges of views.
 
 The range of a view is that of its centred cross moments with the other views.
 """

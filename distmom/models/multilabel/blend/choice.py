@@ -48,7 +48,7 @@ class ChosenSum:
         return self.calibration
 
     def totals(self, scored: Scored) -> np.ndarray:
-        """Return what candidates (n, c) are ranked by: the sums."""
+        """Return the values that rank candidates (n, c): the sums."""
         return self.weights.totals(scored)
 
     def log_odds(self, totals: np.ndarray) -> np.ndarray:
@@ -87,7 +87,7 @@ class ChosenStack:
         return self.stack
 
     def totals(self, scored: Scored) -> np.ndarray:
-        """Return what candidates (n, c) are ranked by: their log-odds."""
+        """Return the values that rank candidates (n, c): their log-odds."""
         pairs = scored.pairs(self.inputs)
         return self.stack.log_odds(pairs.scores, pairs.covariates)
 
@@ -172,7 +172,7 @@ class Choice:
 
 
 def apply_choice(choice: Choice, scored: Scored) -> np.ndarray:
-    """Return what a choice ranks candidates (n, c) of other documents by, given their scores by the same heads.
+    """Return the values that rank candidates (n, c) of other documents, given their scores by the same heads.
 
     Parameters
     ----------

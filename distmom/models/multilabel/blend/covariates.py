@@ -1,9 +1,9 @@
 """Numbers of documents and labels that the coefficients of a stack vary with.
 
-How much the score of a head says depends on more than its name: votes count for more where a neighbour is near,
-sums of weights grow with the number of words, and rare labels have small scores. So every coefficient of a stack
-may be a linear function of three covariates: the logarithm of the number of known words of a document, its largest
-cosine to a training document, and the log-odds of the frequency of a label.
+How informative a score is depends on more than the head: votes count for more where a neighbour is near, sums of
+weights grow with the number of words, and rare labels have small scores. So every coefficient of a stack may be a
+linear function of three covariates: the logarithm of the number of known words of a document, its largest cosine
+to a training document, and the log-odds of the frequency of a label.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Algorithm 3 of Hsieh, Chang, Lin, Keerthi and Sundararajan, "A dual coordinate descent method for large-scale
 linear SVM" (ICML 2008), with shrinking. The intercept is the weight of a constant feature, as there. `fit_margins`
-reads each row once for `LANES` labels, whose weights of a word share a cache line.
+reads each row once for `LANES` labels, whose weights for a word share a cache line.
 """
 
 from __future__ import annotations

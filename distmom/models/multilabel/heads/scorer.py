@@ -18,7 +18,7 @@ from distmom.models.multilabel.kernels import top_labels
 
 
 class Scale(Protocol):
-    """What the scores of a blend are.
+    """The scale of the scores of a blend.
 
     Attributes
     ----------

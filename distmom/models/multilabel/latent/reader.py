@@ -65,7 +65,7 @@ class LatentReader:
             How words and labels of topics are ranked (see `SpectralLDA.topics`). Those of latent states are ranked
             by probability.
         states : bool, default False
-            Return latent states. A model without topics returns them in any case.
+            Return latent states. A model without topics always returns them.
 
         Returns
         -------
