@@ -126,7 +126,7 @@ def floor(
     \b
     Example: distmom bench floor corpus -k 100
     """
-    from distmom.models.multilabel.floor import measure_floor
+    from distmom.models.multilabel.latent.floor import measure_floor
 
     opened = open_words(corpus)
     with open_workers(cluster) as executor:

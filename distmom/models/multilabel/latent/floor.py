@@ -1,4 +1,4 @@
-"""The least time that a fit can take: its kernels alone, on documents that are in memory already.
+"""A lower bound of the time of a fit of latent states, for ``distmom bench floor``: its kernels alone, in memory.
 
 Every worker loads its share of the shards and then runs the kernels of a fit of latent states on them, all workers
 at the same time, without reading, decompressing, merging, writing or waiting. The time of a fit is compared with
@@ -56,12 +56,14 @@ def measure_floor(
     """
     where = executor if executor is not None else InProcess()
     n_parts = max(1, min(where.n_threads, len(corpus.shards)))
-    edges = [len(corpus.shards) * i // n_parts for i in range(n_parts + 1)]
-    work = partial(_time_part, corpus, edges, n_states, n_states + n_oversamples)
-    # The first round loads the compiled kernels, which a fit loads once.
-    list(where.map(partial(_time_part, corpus, list(range(n_parts + 1)), n_states, n_states + n_oversamples),
-                   range(n_parts)))  # fmt: skip
-    parts = list(where.map(work, range(n_parts)))
+
+    def timed(edges: list[int]) -> list[dict[str, float]]:
+        work = partial(_time_part, corpus, edges, n_states, n_states + n_oversamples)
+        return list(where.map(work, range(n_parts)))
+
+    # A first round on one shard each loads the compiled kernels, which a fit loads once.
+    timed(list(range(n_parts + 1)))
+    parts = timed([len(corpus.shards) * i // n_parts for i in range(n_parts + 1)])
     seconds = {name: max(part[name] for part in parts) for name in parts[0]}
     seconds["power_s"] *= n_power_iter
     seconds["decomposition_s"] = _time_decomposition(n_states)
