@@ -26,7 +26,7 @@ from typing import Any, Self
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, Sums
+from distmom.engine import Sums
 from distmom.linalg import Whitening
 from distmom.models.search.base import FoundComponent, RowSearch
 from distmom.models.search.state import (
@@ -136,7 +136,7 @@ class GaussianSearch(RowSearch):
         basis = row_basis(run, d, k, *options, self._seed, whole, [pass_])
         pass_ = replace(pass_, basis=basis.matrix, origin=basis.mean, rank=basis.rank)
         parts = tuple(run.scan(replace(pass_, selection=half)).directory for half in halves(self._seed))
-        state: SearchState = run.rows(_state, basis, parts, k, d, out=unknown())
+        state: SearchState = run.apply(_state, basis, parts, k, d, out=unknown())
         return state
 
     def search(
@@ -221,7 +221,7 @@ def extended(white: Whitening) -> Whitening:
     return replace(white, W=np.block(W), B=np.block(B))
 
 
-def _state(engine: Engine, basis: Basis, directories: tuple[str, ...], k: int, d: int) -> SearchState:
+def _state(basis: Basis, directories: tuple[str, ...], k: int, d: int) -> SearchState:
     whole, first, second = loaded_halves(directories)
     moments = row_moments(whole)
     check_range(moments, k, d, offset_of(basis))
