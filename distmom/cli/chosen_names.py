@@ -26,7 +26,7 @@ def chosen_names(text: str, known: Sequence[str]) -> list[str]:
     UsageError
         If one of the names separated by commas is unknown or occurs twice, or there are none.
     """
-    from distmom.corpus.sources.readers.source import read_names
+    from distmom.corpus.sources.readers.name_files import read_names
 
     labels = set(known)
     if Path(text).is_file():

@@ -22,7 +22,6 @@ from distmom.cli.progress import PassProgress
 from distmom.cli.row_options import refuse_others, row_arguments, row_options
 from distmom.cli.shared import check_source, columns_of, describe_corpus, load_model_that, open_workers, show
 from distmom.corpus import copy_corpus, ingest, ingest_rows, ingest_sentences
-from distmom.corpus.sources.ingest import stop_word_list
 from distmom.corpus.sources.row_formats import ROW_FORMATS, detect_row_format
 from distmom.corpus.sources.tokenize import ANALYZERS
 from distmom.errors import UsageError
@@ -102,7 +101,7 @@ def ingest_command(
         ):
             sentences = ingest_sentences(
                 src, dst, min_df=min_df, max_df=_count_or_share(max_df, "--max-df"), text_field=text_field,
-                stop_words=stop_word_list(stop_words), shard_documents=shard_docs, strict=strict,
+                stop_words=stop_words, shard_documents=shard_docs, strict=strict,
                 like=_like_model(like, Capability.VIEWS), overwrite=overwrite, map=executor.map,
                 progress=progress.stage,
             )  # fmt: skip

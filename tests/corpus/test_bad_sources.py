@@ -90,6 +90,7 @@ def test_bad_lines_of_xmc(tmp_path, line, message):
         ("1 99999999999 4\n", r":1: header"),
         ("1 9999999999 4\n", r":1: header: expected at most"),
         ("1 9 4\n0 1:1\n".encode("utf-16"), r":1: encoding: expected UTF-8, got UTF-16"),
+        ("1 9 4\n0 1:1\n".encode("utf-32"), r":1: encoding: expected UTF-8, got UTF-32"),
     ],
 )
 def test_bad_headers_of_xmc(tmp_path, content, message):
@@ -152,6 +153,13 @@ def test_bad_sources(tmp_path, name, content, message):
     options = {"zero_based": False} if name == "x.svm" else {}
     with pytest.raises(InputError, match=message):
         make(tmp_path, content, name, **options)
+
+
+def test_a_text_that_is_null_is_named(tmp_path):
+    with pytest.raises(InputError, match=r":2: field 'text': expected text, got null"):
+        make(tmp_path, '{"text": "fine"}\n{"text": null}\n', "x.jsonl")
+    with pytest.raises(InputError, match=r":1: field 'text': expected text, got fields \['title'\]"):
+        make(tmp_path, '{"title": "fine"}\n', "x.jsonl")
 
 
 def test_sums_that_do_not_fit_are_refused(tmp_path):

@@ -133,6 +133,67 @@ def test_stop_words_and_vocabulary_from_files(tmp_path):
     assert corpus.warnings == {"unknown_words": 4}
 
 
+@pytest.mark.parametrize("analyzer", ["char", "char_wb"])
+def test_a_vocabulary_of_characters_keeps_its_spaces(tmp_path, analyzer):
+    source = write(tmp_path / "x.tsv", "a\tthe red ape\nb\tred the bee\n")
+    options = {"analyzer": analyzer, "ngram_max": 2, "min_df": 1}
+    first = ingest(source, tmp_path / "1", **options)
+    assert {"e ", " a"} <= set(first.vocabulary)
+    again = ingest(source, tmp_path / "2", **options, vocabulary=tmp_path / "1" / "vocabulary.txt")
+    assert again.vocabulary == first.vocabulary
+    assert again.shards == first.shards
+    assert not again.warnings
+    texts = ["the red ape", "red the bee"]
+    memory = text_corpus(texts, **options, vocabulary=tmp_path / "1" / "vocabulary.txt")
+    assert memory.vocabulary == first.vocabulary
+    assert dense(memory)[0].tolist() == dense(first)[0].tolist()
+
+
+def test_control_characters_are_white_space_among_characters():
+    odd = "ab\x07\x00c \x85\ud800d\u2028"
+    for analyzer in ("char", "char_wb"):
+        tokenizer = Tokenizer(analyzer=analyzer, ngram_max=2)
+        assert list(tokenizer.words([odd])) == list(tokenizer.words(["ab c d "]))
+    corpus = text_corpus([odd, odd], analyzer="char", ngram_min=2, ngram_max=2)
+    assert sorted(corpus.vocabulary) == [" c", " d", "ab", "b ", "c "]
+
+
+def test_stop_words_are_converted_like_texts(tmp_path, caplog):
+    texts = ["Der Caf\u00e9 und das", "der Cafe\u0301 und ein"]
+    assert text_corpus(texts, stop_words=["Der", "CAFE\u0301"]).vocabulary == ["und"]
+    assert text_corpus(texts, stop_words=["Der"], lowercase=False).vocabulary == ["Caf\u00e9", "und"]
+    source = write(tmp_path / "x.txt", "\n".join(texts) + "\n")
+    stop = write(tmp_path / "stop.txt", "UND\n")
+    assert ingest(source, tmp_path / "c", stop_words=stop).vocabulary == ["caf\u00e9", "der"]
+    text_corpus(texts, stop_words="english")
+    assert not caplog.messages
+    text_corpus(texts, stop_words=["don't", "new york", "x"])
+    assert caplog.messages == [
+        'stop words: parts of 2 of 3, such as "don\'t", remain in texts, because they are not single words'
+    ]
+
+
+def test_words_of_a_vocabulary_that_no_text_can_have_are_reported(tmp_path, caplog):
+    source = write(tmp_path / "x.txt", "red pines in May\nred pines\n")
+    words = write(tmp_path / "words.txt", "red\npines\nMay\ncafe\u0301\nred pines\nx\n")
+    first = ingest(source, tmp_path / "1", vocabulary=words)
+    (message,) = caplog.messages
+    assert message.startswith(
+        "vocabulary: no text can have 4 of its 6 words, such as 'May': texts are converted"
+    )
+    caplog.clear()
+    ingest(source, tmp_path / "2", vocabulary=words, ngram_max=2)
+    assert "no text can have 3 of its 6 words" in caplog.text
+    caplog.clear()
+    text_corpus(["red"], vocabulary=["red", "Red"], min_df=1)
+    assert "no text can have 1 of its 2 words, such as 'Red'" in caplog.text
+    caplog.clear()
+    # The words of a model and of a corpus of column numbers are what they are.
+    ingest(source, tmp_path / "3", like=first)
+    write_corpus(tmp_path / "4", [(["May"], [])], vocabulary=["May"])
+    assert not caplog.messages
+
+
 def test_labels_are_line_numbers_only_if_all_are_numbers(tmp_path):
     labels = write(tmp_path / "labels.tsv", "u0\tape\nu1\tbee\nu2\tcow\n")
     numbers = write(tmp_path / "n.tsv", "2,0\tred\n\tred\n")
@@ -148,6 +209,20 @@ def test_labels_are_line_numbers_only_if_all_are_numbers(tmp_path):
     beyond = write(tmp_path / "b.tsv", "0\tred\n3\tred\n")
     with pytest.raises(InputError, match=r"b\.tsv:2: label: expected a line number from 0 to 2, got 3"):
         ingest(beyond, tmp_path / "4", labels=labels)
+    empty = write(tmp_path / "empty.txt", "")
+    with pytest.raises(InputError, match=r"b\.tsv:1: label: expected names in the label file, got 0"):
+        ingest(beyond, tmp_path / "5", labels=empty)
+
+
+def test_ids_of_labels_that_are_other_numbers_than_the_lines_are_refused(tmp_path):
+    numbers = write(tmp_path / "n.tsv", "0\tred\n1\tred\n")
+    from_one = write(tmp_path / "one.tsv", "1\tape\n2\tbee\n")
+    with pytest.raises(
+        InputError, match=r"n\.tsv:1: label: expected a line number.* got 0, where the id is 1"
+    ):
+        ingest(numbers, tmp_path / "c", labels=from_one)
+    from_zero = write(tmp_path / "zero.tsv", "00\tape\n01\tbee\n")
+    assert ingest(numbers, tmp_path / "c", labels=from_zero).label_names == ["ape", "bee"]
 
 
 def test_label_names_are_sorted(tmp_path):

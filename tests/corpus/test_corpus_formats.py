@@ -17,6 +17,7 @@ from sklearn.datasets import load_svmlight_file
 
 from distmom.corpus import FORMATS, ingest
 from distmom.corpus.sources.ingest import detect_format
+from distmom.corpus.sources.readers.source import _decompressed
 from distmom.errors import InputError, UsageError
 
 
@@ -173,6 +174,27 @@ def test_compressed_sources(tmp_path, suffix):
     for damaged in (packed[:-1], packed[: len(packed) // 2], b"no archive", packed[:-9] + bytes(9)):
         with pytest.raises(InputError, match=r"compressed data|content"):
             make(tmp_path, damaged, f"other.xmc.txt{suffix}")
+
+
+@pytest.mark.parametrize("suffix", packers)
+def test_no_stream_of_a_compressed_source_is_left_out(tmp_path, suffix):
+    streams = [packers[suffix](f"{label}\tred pine\n".encode()) for label in "ab"]
+    assert make(tmp_path, b"".join(streams), f"x.tsv{suffix}").n_documents == 2
+    if suffix != ".zst":
+        assert make(tmp_path, streams[0] + bytes(8), f"y.tsv{suffix}", min_df=1).n_documents == 1
+    # A stream with a damaged header looks like what follows the last stream.
+    for damaged in (streams[0] + b"\x01" + streams[1][1:], streams[0] + b"tail"):
+        with pytest.raises(InputError, match=f"content: expected readable {suffix} data"):
+            make(tmp_path, damaged, f"z.tsv{suffix}")
+
+
+@pytest.mark.parametrize("suffix", [".xz", ".bz2"])
+def test_a_compressed_source_is_decompressed_in_small_blocks(suffix):
+    plain = b"a\tred\n" + bytes(50_000_000)
+    packed = packers[suffix](plain)
+    blocks = list(_decompressed(f"x{suffix}", io.BytesIO(packed)))
+    assert b"".join(blocks) == plain
+    assert max(map(len, blocks)) < 5_000_000
 
 
 def test_format_is_determined_by_the_file_name():

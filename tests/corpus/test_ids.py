@@ -159,6 +159,18 @@ def test_a_field_that_may_contain_the_labels_is_reported(tmp_path, caplog):
     assert len(caplog.messages) == 1
 
 
+def test_a_field_of_a_table_that_may_contain_the_labels_is_reported(tmp_path, caplog):
+    assert made(tmp_path, "x.csv", "text,year,id\nbc,1999,a\nbc,2000,b\n", id_column="id").n_labels == 0
+    assert made(tmp_path, "y.csv", "text,label,subject\nbc,one,two\n").n_labels == 1
+    assert not caplog.messages
+    first = made(tmp_path, "z.csv", "text, labels,Label\nbc,one,two\nbc,one,two\n")
+    (message,) = caplog.messages
+    assert "no line has a field 'labels' or 'label', so the documents have no labels" in message
+    assert "contains them ( labels, Label)" in message
+    made(tmp_path, "new.csv", "text,subject\nbc,one\n", like=first)
+    assert len(caplog.messages) == 1
+
+
 def test_id_columns_are_for_sources_with_named_fields(tmp_path):
     with pytest.raises(UsageError, match="id_column: is for the formats jsonl and csv only, got format tsv"):
         made(tmp_path, "x.tsv", "a\tbc\n", id_column="id")

@@ -189,12 +189,12 @@ def test_rare_symbols_are_classes_and_new_texts_are_numbered_alike(tmp_path):
         ("x.csv", "a,b\n1,\n", {}, "x.csv:2: column 'b': expected a finite number, got ''"),
         ("x.csv", "1,2\n3,4\n", {}, "x.csv:1: header: expected names of columns, got numbers"),
         ("x.csv", "", {}, "x.csv:1: header"),
-        ("x.csv", "a,b\n", {}, "expected at least one row, got none"),
+        ("x.csv", "a,b\n", {}, "x.csv: rows: expected at least one row, got none"),
         ("x.csv", "a,a\n1,2\n", {}, "a unique name, got 'a'"),
         ("x.csv", "a,b\n1,2\n", {"group_column": "g"}, "column: expected one of a, b, got 'g'"),
         ("x.tagged", "a/B\nword\n", {}, "x.tagged:2: step: expected word/TAG, got 'word'"),
         ("x.seq", "a b\n\n", {"strict": True}, "x.seq:2: blank lines: expected no blank line"),
-        ("x.seq", "\n", {}, "expected at least one row"),
+        ("x.seq", "\n", {}, "x.seq: rows: expected at least one row"),
     ],
 )
 def test_bad_texts_are_refused(tmp_path, name, content, options, message):

@@ -381,7 +381,7 @@ def test_layers_that_do_not_fit_are_not_committed(tmp_path, layers, message):
 @pytest.mark.parametrize(
     ("name", "text", "options", "message"),
     [
-        ("x.jsonl", '{"text": null}\n', {}, "x.jsonl:1: field 'text': expected text, got fields ['text']"),
+        ("x.jsonl", '{"text": null}\n', {}, "x.jsonl:1: field 'text': expected text, got null"),
         ("x.jsonl", '{"text": 5}\n', {}, "x.jsonl:1: field 'text': expected text, got int"),
         ("x.jsonl", "[" * 100_000 + "\n", {}, "x.jsonl:1: line: expected a JSON object"),
         ("x.tsv", "the dog\n", {}, "x.tsv:1: line: expected labels, a tab and a text, got no tab"),
@@ -401,6 +401,19 @@ def test_what_is_wrong_with_sentences_is_named(tmp_path, name, text, options, me
         ingest_sentences(tmp_path / name, tmp_path / "corpus", min_df=1, **options)
     assert message in str(caught.value)
     assert names_in(tmp_path) == [name]
+
+
+def test_stop_words_of_sentences_are_those_of_documents(tmp_path):
+    (tmp_path / "x.txt").write_text("The dog sat. It ran on a net.\n")
+    (tmp_path / "stop.txt").write_text("Dog\n")
+    for stop_words, words in (
+        ("english", ["dog", "net", "ran", "sat"]),
+        (tmp_path / "stop.txt", ["it", "net"]),
+    ):
+        corpus = ingest_sentences(
+            tmp_path / "x.txt", tmp_path / "corpus", min_df=1, stop_words=stop_words, overwrite=True
+        )
+        assert corpus.vocabulary[: len(words)] == words
 
 
 def test_further_tabs_belong_to_the_text_of_sentences(tmp_path):

@@ -17,8 +17,8 @@ from helpers import random_corpus
 
 from distmom.corpus import ViewCorpus, from_arrays, open_corpus
 from distmom.corpus.sources.ingest import FORMATS
+from distmom.corpus.sources.readers.name_files import read_labels
 from distmom.corpus.sources.readers.rows import RowSpec
-from distmom.corpus.sources.readers.source import read_names
 from distmom.corpus.sources.readers.spec import Spec
 from distmom.corpus.sources.row_formats import ROW_FORMATS
 from distmom.corpus.sources.tokenize import Tokenizer
@@ -228,7 +228,7 @@ TARGETS = {
     **{f"documents-{name}": partial(read_documents, name) for name in FORMATS},
     **{f"rows-{name}": partial(read_rows, name) for name in ROW_FORMATS if name != "zarr"},
     "rows-zarr": read_zarr_rows,
-    "names": partial(read_file, lambda path: read_names(str(path), with_ids=True), ".txt"),
+    "names": partial(read_file, lambda path: read_labels(str(path)), ".txt"),
     "views-npy": partial(read_file, load_views, ".npy"),
     "views-npz": partial(read_file, load_views, ".npz"),
     "log": partial(read_file, read_log, ".jsonl"),

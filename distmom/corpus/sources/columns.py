@@ -173,8 +173,9 @@ def word_columns(
 
 
 def label_columns(
-    spec: Spec, survey: Survey, label_names: Sequence[str] | None, like: Named | None, named: bool
-) -> Columns:
+    spec: Spec, survey: Survey, label_names: Sequence[str] | None, like: Named | None, named: bool,
+    label_ids: Sequence[str] = (),
+) -> Columns:  # fmt: skip
     """Choose the labels.
 
     In a source with named labels, the names are read as line numbers of the label file, from 0, if there is one
@@ -185,7 +186,8 @@ def label_columns(
     Raises
     ------
     InputError
-        If a line number is beyond the end of the label file, or the file does not have one name per column.
+        If a line number is beyond the end of the label file, or the id on that line (``label_ids``) is another
+        number; or the file does not have one name per column.
     """
     alias: dict[str, str] = {}
     if named:
@@ -193,8 +195,16 @@ def label_columns(
         if label_names is not None and alias and all(map(_is_number, alias)):
             for name in alias:
                 if int(name) >= len(label_names):
-                    expected = f"a line number from 0 to {len(label_names) - 1}"
+                    n = len(label_names)
+                    expected = f"a line number from 0 to {n - 1}" if n else "names in the label file"
                     raise InputError.at(spec.path, survey.label_lines[name], "label", expected, name)
+                id = label_ids[int(name)] if label_ids else ""
+                if _is_number(id) and int(id) != int(name):
+                    raise InputError.at(
+                        spec.path, survey.label_lines[name], "label", "a line number of the label file, from 0, "
+                        "which is also the id on that line if it is a whole number",
+                        f"{name}, where the id is {id}",
+                    )  # fmt: skip
                 alias[name] = label_names[int(name)]
     else:
         n_labels = spec.n_labels or 0

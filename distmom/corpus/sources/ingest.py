@@ -17,12 +17,13 @@ from distmom.corpus.sources.columns import Named
 from distmom.corpus.sources.pipeline import Job, Map, Progress
 from distmom.corpus.sources.readers.documents import open_documents
 from distmom.corpus.sources.readers.matrices import open_npz, open_uci
-from distmom.corpus.sources.readers.source import LineReader, Tally, bare_name, read_names
+from distmom.corpus.sources.readers.name_files import read_labels, read_names
+from distmom.corpus.sources.readers.source import LineReader, Tally, bare_name
 from distmom.corpus.sources.readers.sparse import open_ldac, open_svmlight, open_xmc
 from distmom.corpus.sources.readers.spec import Source, Spec
 from distmom.corpus.sources.readers.text import check_fields, open_csv, open_jsonl, open_lines, open_tsv
 from distmom.corpus.sources.row_formats import ROW_FORMATS
-from distmom.corpus.sources.tokenize import ENGLISH_STOP_WORDS, Tokenizer
+from distmom.corpus.sources.tokenize import ENGLISH_STOP_WORDS, Tokenizer, warn_of_lost_words
 from distmom.corpus.stored.words import Corpus
 from distmom.corpus.stored.write_words import CorpusWriter
 from distmom.errors import InputError, UsageError
@@ -218,8 +219,10 @@ def ingest(
         min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern,
         ngram_min, analyzer,
     )  # fmt: skip
-    words = given_names("vocabulary", vocabulary)
-    label_names = None if labels is None else read_names(os.fspath(labels), with_ids=True)
+    words = given_names("vocabulary", vocabulary, tokenizer.analyzer != "word")
+    if known.names_words and like is None:
+        warn_of_lost_words(tokenizer, words or ())
+    label_names, label_ids = (None, []) if labels is None else read_labels(os.fspath(labels))
     spec = Spec(
         path=path,
         label_path=None if label_source is None else os.fspath(label_source),
@@ -253,7 +256,9 @@ def ingest(
                 path, None, "source", "a file that does not change during ingest", "a file that changed"
             )
 
-    job = Job(opened, shard_documents, words, label_names, like, known.names_words, known.names_labels)
+    job = Job(
+        opened, shard_documents, words, label_names, like, known.names_words, known.names_labels, label_ids
+    )
     return job.run(
         CorpusWriter(destination, overwrite=overwrite, fingerprint=fingerprint),
         settings,
@@ -354,11 +359,14 @@ def write_corpus(
     )
 
 
-def given_names(what: str, given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
+def given_names(
+    what: str, given: str | os.PathLike[str] | Sequence[str] | None, with_spaces: bool = False
+) -> list[str] | None:
+    """Return names of a file, whose spaces may be part of them, or as given."""
     if given is None:
         return None
     if isinstance(given, (str, os.PathLike)):
-        return read_names(os.fspath(given))
+        return read_names(os.fspath(given), with_spaces=with_spaces)
     return check_names(what, given, len(given))
 
 

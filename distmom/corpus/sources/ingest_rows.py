@@ -17,12 +17,12 @@ from distmom.corpus.layers import CONTEXT_ROWS, Layer, check_layer_name
 from distmom.corpus.names import check_names
 from distmom.corpus.open import open_layers
 from distmom.corpus.rows import as_array
-from distmom.corpus.sources.ingest import detect_format
+from distmom.corpus.sources.ingest import detect_format, stop_word_list
 from distmom.corpus.sources.pipeline import Map, Progress
 from distmom.corpus.sources.readers.arrays import open_array
+from distmom.corpus.sources.readers.name_files import read_names
 from distmom.corpus.sources.readers.rows import RowSource, RowSpec
 from distmom.corpus.sources.readers.sentences import SentenceSpec, open_sentences
-from distmom.corpus.sources.readers.source import read_names
 from distmom.corpus.sources.row_formats import (
     OF_ARRAYS,
     OF_TEXTS,
@@ -32,7 +32,7 @@ from distmom.corpus.sources.row_formats import (
     spec_like,
     whole_number,
 )
-from distmom.corpus.sources.tokenize import Tokenizer
+from distmom.corpus.sources.tokenize import Tokenizer, warn_of_lost_words
 from distmom.corpus.stored.layered import LayeredCorpus
 from distmom.corpus.stored.write_layers import LayerResult, LayerShard, LayerWriter, write_layer_shard
 from distmom.errors import InputError, UsageError
@@ -172,7 +172,7 @@ def ingest_sentences(
     *,
     min_df: int = 2,
     max_df: float | int = 1.0,
-    stop_words: Sequence[str] = (),
+    stop_words: str | os.PathLike[str] | Sequence[str] | None = None,
     text_field: str = "text",
     like: Any = None,
     shard_documents: int = 20_000,
@@ -193,8 +193,8 @@ def ingest_sentences(
         Lower bound on the document frequency of words, see `Tokenizer`.
     max_df : int or float, default 1.0
         Upper bound on the document frequency of words, see `Tokenizer`.
-    stop_words : sequence of str, default ()
-        Words to leave out.
+    stop_words : {"english"}, path-like or sequence of str, optional
+        Words to leave out, as in `ingest`.
     text_field : str, default "text"
         Field of JSON objects.
     like : object, optional
@@ -226,7 +226,9 @@ def ingest_sentences(
         found = "text"
     if found not in ("jsonl", "tsv", "text", "lines"):
         raise UsageError(f"{path}: format: expected JSON objects, tsv, or one text per line, got {found}")
-    tokenizer = Tokenizer(min_df, max_df, tuple(stop_words))
+    tokenizer = Tokenizer(min_df, max_df, stop_word_list(stop_words))
+    if like is None:
+        warn_of_lost_words(tokenizer, ())
     words = None if like is None else tuple(like.vocabulary)
     spec = SentenceSpec(path, tokenizer, text_field, words, shard_documents, strict)
     fingerprint = _fingerprint(
@@ -282,6 +284,10 @@ def write_rows(
         if state() != before:
             raise InputError(
                 f"{settings.get('source')}: expected a source that does not change during ingest"
+            )
+        if not done:
+            raise InputError.at(
+                str(settings.get("source", "source")), None, "rows", "at least one row", "none"
             )
         names = {layer.name: source.names[layer.name] for layer in layers if layer.name in source.names}
         layers = tuple(

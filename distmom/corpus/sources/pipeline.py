@@ -60,6 +60,7 @@ class Job:
     like: Named | None
     names_words: bool
     names_labels: bool
+    label_ids: Sequence[str] = ()
 
     def run(
         self,
@@ -99,7 +100,9 @@ class Job:
             if survey.unlabelled is not None:
                 check_label_field(spec, survey.unlabelled, is_new=self.like is not None)
             words = word_columns(spec, survey, self.vocabulary, self.like, self.names_words)
-            labels = label_columns(spec, survey, self.label_names, self.like, self.names_labels)
+            labels = label_columns(
+                spec, survey, self.label_names, self.like, self.names_labels, self.label_ids
+            )
             # Without a row that is left out, the rows follow from the positions of the documents.
             with_rows = survey.last_row > survey.n_documents
             tasks = self._finishing(writer.directory, parts, words, labels, survey.integral, with_rows)

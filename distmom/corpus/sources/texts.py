@@ -19,7 +19,7 @@ from distmom.corpus.sources.readers.part import Part, renumber
 from distmom.corpus.sources.readers.source import Tally
 from distmom.corpus.sources.readers.spec import Spec
 from distmom.corpus.sources.readers.text import encode_texts, name_labels
-from distmom.corpus.sources.tokenize import Tokenizer
+from distmom.corpus.sources.tokenize import Tokenizer, warn_of_lost_words
 from distmom.errors import InputError, UsageError
 
 #: documents that are encoded at once
@@ -99,6 +99,9 @@ def text_corpus(
     )  # fmt: skip
     if like is not None and vocabulary is not None:
         raise UsageError("vocabulary: cannot be combined with `like`, which provides the vocabulary")
+    words_given = given_names("vocabulary", vocabulary, tokenizer.analyzer != "word")
+    if like is None:
+        warn_of_lost_words(tokenizer, words_given or ())
     spec, survey = Spec("texts", tokenizer=tokenizer), Survey()
     parts: list[Part] = []
     learns = vocabulary is None and like is None
@@ -107,7 +110,7 @@ def text_corpus(
         lines = range(start, start + len(some))
         parts.append(encode_texts(spec, Tally(spec.path), some, [[] for _ in some], lines))
         survey.add(parts[-1].summary(), learns)
-    words = word_columns(spec, survey, given_names("vocabulary", vocabulary), like, named=True)
+    words = word_columns(spec, survey, words_given, like, named=True)
     own_rows = [renumber(p.word_ptr, p.word_ids, p.values, words.of(p.words), words.n) for p in parts]
     X = sparse.vstack(own_rows, format="csr") if own_rows else csr_array((0, words.n), dtype=np.int32)
     lists = as_label_lists(labels)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from itertools import islice
 from typing import Any
 
 from distmom.errors import UsageError
+
+logger = logging.getLogger(__name__)
 
 _ENGLISH = """a about above after again against all also am an and any are as at be because been before being below
 between both but by can cannot could did do does doing down during each either else ever every few for from
@@ -26,6 +29,8 @@ _LETTER = r"[^\W\d_]"
 _MARKS_WITHIN = (0x300, 0x20000)
 #: characters without width that shape words of Persian and of Indian languages
 _JOINERS = "\u200c\u200d"
+#: characters that no line of a vocabulary can have, see `distmom.corpus.names.is_plain`
+_UNPLAIN = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 #: words of scripts without spaces: Thai, Lao, Burmese, Khmer, Japanese and Chinese
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]+"
@@ -45,12 +50,13 @@ class Tokenizer:
     """Rules that split text into words and select a learned vocabulary.
 
     Text is converted to Unicode normal form C and then to lower case, and split into words by a pattern. Stop
-    words are removed before n-grams are formed.
+    words, which are converted likewise, are removed before n-grams are formed.
 
     With ``analyzer="char"``, features are n-grams of characters: n adjacent characters of the text, in which every
-    run of white space counts as one space. With ``"char_wb"`` they do not cross white space: each run of other
-    characters is padded with a space on either side, and is one n-gram if it is shorter than n. Both are those of
-    scikit-learn, and do not use the pattern, the minimum length and stop words.
+    run of white space and control characters counts as one space. With ``"char_wb"`` they do not cross white
+    space: each run of other characters is padded with a space on either side, and is one n-gram if it is shorter
+    than n. Both are those of scikit-learn, except for control characters, and do not use the pattern, the minimum
+    length and stop words.
 
     Attributes
     ----------
@@ -138,9 +144,9 @@ class Tokenizer:
         if self.analyzer != "word":
             grams = _text_grams if self.analyzer == "char" else _bounded_grams
             for text in texts:
-                yield grams(self._normalised(text), self.ngram_min, self.ngram_max)
+                yield grams(_UNPLAIN.sub(" ", self._normalised(text)), self.ngram_min, self.ngram_max)
             return
-        shortest, stop = self.min_word_length, frozenset(self.stop_words)
+        shortest, stop = self.min_word_length, frozenset(map(self._normalised, self.stop_words))
         # The minimum length can be part of the pattern of letters without marks, which is faster.
         ascii_words = re.compile(rf"{_LETTER}{{{shortest},}}") if self.token_pattern is None else None
         pattern = re.compile(_words_with_marks() if self.token_pattern is None else self.token_pattern)
@@ -154,6 +160,26 @@ class Tokenizer:
             if self.ngram_max > 1:
                 found = _word_grams(found, self.ngram_min, self.ngram_max)
             yield found
+
+    def never_found(self, vocabulary: Sequence[str]) -> list[str]:
+        """Return the words of a vocabulary that no text has, such as words with capitals; none of characters."""
+        if self.analyzer != "word":
+            return []
+        found = zip(vocabulary, self._single().words(vocabulary), strict=True)
+        shortest, longest = self.ngram_min, self.ngram_max
+        return [
+            word for word, parts in found if not shortest <= len(parts) <= longest or " ".join(parts) != word
+        ]
+
+    def split_stop_words(self) -> list[str]:
+        """Return the stop words, such as "don't", that texts are split within, so that words of them remain."""
+        stop = frozenset(map(self._normalised, self.stop_words))
+        found = zip(self.stop_words, self._single().words(self.stop_words), strict=True)
+        return [word for word, parts in found if not stop.issuperset(parts)]
+
+    def _single(self) -> Tokenizer:
+        """Return the tokenizer of single words without stop words."""
+        return replace(self, stop_words=(), ngram_min=1, ngram_max=1)
 
     def _normalised(self, text: str) -> str:
         composed = text if text.isascii() else unicodedata.normalize("NFC", text)
@@ -220,3 +246,20 @@ def unspaced_phrase(words: Iterable[str]) -> str | None:
     if 2 * len(unspaced) <= len(found) or sum(map(len, unspaced)) < _PHRASE_LENGTH * len(unspaced):
         return None
     return next(word for word in unspaced if len(word) >= _PHRASE_LENGTH)
+
+
+def warn_of_lost_words(tokenizer: Tokenizer, vocabulary: Sequence[str]) -> None:
+    """Log a warning if no text can have some words of a vocabulary, or if some stop words leave parts of them."""
+    if lost := tokenizer.never_found(vocabulary):
+        logger.warning(
+            "vocabulary: no text can have %s of its %s words, such as %r: texts are converted to Unicode normal "
+            "form C%s, and split into words of at least %d characters and n-grams of %d to %d words",
+            f"{len(lost):,}", f"{len(vocabulary):,}", lost[0][:60],
+            " and lower case" if tokenizer.lowercase else "",
+            tokenizer.min_word_length, tokenizer.ngram_min, tokenizer.ngram_max,
+        )  # fmt: skip
+    if split := tokenizer.split_stop_words():
+        logger.warning(
+            "stop words: parts of %s of %s, such as %r, remain in texts, because they are not single words",
+            f"{len(split):,}", f"{len(tokenizer.stop_words):,}", split[0][:60],
+        )  # fmt: skip

@@ -8,7 +8,7 @@ import lzma
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,7 +24,8 @@ COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _BLOCK_BYTES = 1 << 20
 #: below this number, line ends are searched one by one
 _FEW_LINES = 64
-_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+#: the longer mark first, because it begins with the shorter one
+_MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 #: defects that are repaired and counted, or rejected if strict
 REPAIRS = {
@@ -237,15 +238,32 @@ def _decompressed(path: str, raw: BinaryIO) -> Iterator[bytes]:
     if suffix == ".zst":
         yield from _zstandard_blocks(raw)
         return
-    stream: Any = raw
-    if suffix == ".gz":
-        stream = gzip.GzipFile(fileobj=raw)
-    elif suffix == ".xz":
-        stream = lzma.LZMAFile(raw)  # noqa: SIM115
-    elif suffix == ".bz2":
-        stream = bz2.BZ2File(raw)
+    if suffix in (".xz", ".bz2"):
+        yield from _blocks_of_streams(raw, lzma.LZMADecompressor if suffix == ".xz" else bz2.BZ2Decompressor)
+        return
+    stream: Any = gzip.GzipFile(fileobj=raw) if suffix == ".gz" else raw
     while block := stream.read(_BLOCK_BYTES):
         yield block
+
+
+def _blocks_of_streams(raw: BinaryIO, decompressor: Callable[[], Any]) -> Iterator[bytes]:
+    """Yield the contents of one or more streams, between which there may be zeros as padding."""
+    # The files of the standard library end, without an error, before a stream with a damaged header.
+    decoder = None
+    while content := raw.read(_BLOCK_BYTES >> 3):
+        while content or not (decoder is None or decoder.eof or decoder.needs_input):
+            if decoder is not None and decoder.eof:
+                content = content.lstrip(b"\0")
+                if not content:
+                    break
+            if decoder is None or decoder.eof:
+                decoder = decompressor()
+            block = decoder.decompress(content, _BLOCK_BYTES)
+            content = decoder.unused_data if decoder.eof else b""
+            if block:
+                yield block
+    if decoder is None or not decoder.eof:
+        raise EOFError
 
 
 def _zstandard_blocks(raw: BinaryIO) -> Iterator[bytes]:
@@ -315,41 +333,3 @@ def decoded(tally: Tally, first_line: int, lines: list[bytes]) -> list[str]:
             got = f"bytes {line[error.start : error.end + 3]!r} at byte {error.start} of the line"
             raise InputError.at(tally.path, number, "encoding", "UTF-8", got) from error
     return []
-
-
-def read_names(path: str, *, with_ids: bool = False) -> list[str]:
-    """Read a file with one name per line.
-
-    Parameters
-    ----------
-    path : str
-        The file, which may be compressed.
-    with_ids : bool, default=False
-        Whether lines may be ``id<TAB>name``. If a name occurs on several lines, its id is appended in parentheses.
-
-    Raises
-    ------
-    InputError
-        If a line is blank or repeats a name; the message gives the line number.
-    """
-    tally = Tally(path)
-    lines: list[str] = []
-    for text in LineReader(path, tally).texts():
-        lines += decoded(tally, len(lines) + 1, split_lines(text))
-    while lines and not lines[-1].strip():
-        lines.pop()
-    pairs = [line.partition("\t") if with_ids and "\t" in line else ("", "", line) for line in lines]
-    names = [" ".join(name.split()) for _, _, name in pairs]
-    counts = Counter(names)
-    seen: dict[str, int] = {}
-    for i, (key, _, _) in enumerate(pairs):
-        if not names[i]:
-            raise InputError.at(path, i + 1, "name", "text", "a blank line")
-        if counts[names[i]] > 1 and key:
-            names[i] = f"{names[i]} ({key.strip()})"
-        if names[i] in seen:
-            raise InputError.at(
-                path, i + 1, "name", "a unique name", f"{names[i]!r}, as on line {seen[names[i]]}"
-            )
-        seen[names[i]] = i + 1
-    return names

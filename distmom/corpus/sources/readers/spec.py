@@ -36,6 +36,8 @@ class Spec:
         Name of the field with the id of a document.
     columns : (int, int, int, int), default=(0, -1, -1, 0)
         For tables: positions of the text, of the labels and of the ids (-1 for none), number of fields.
+    header : tuple of str, default=()
+        For tables: names of all fields.
     """
 
     path: str
@@ -50,6 +52,7 @@ class Spec:
     label_separator: str = ","
     id_field: str | None = None
     columns: tuple[int, int, int, int] = (0, -1, -1, 0)
+    header: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

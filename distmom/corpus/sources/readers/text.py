@@ -55,7 +55,7 @@ def open_csv(spec: Spec) -> Source:
     _check_header(spec, names)
     labels = next((names.index(name) for name in _label_fields(spec) if name in names), -1)
     ids = -1 if spec.id_field is None else names.index(spec.id_field)
-    spec = replace(spec, columns=(names.index(spec.text_field), labels, ids, len(names)))
+    spec = replace(spec, columns=(names.index(spec.text_field), labels, ids, len(names)), header=tuple(names))
 
     def chunks(size: int) -> Iterator[Chunk]:
         first = 0
@@ -146,18 +146,31 @@ def encode_csv(chunk: Chunk, spec: Spec) -> Part:
     tally = Tally(spec.path, spec.strict)
     at_text, at_labels, at_id, n_fields = spec.columns
     texts, labels, lines, rows, ids = [], [], [], [], []
+    first = None
     for line, position, fields in _records(tally, chunk.first_line, chunk.lines):
         if len(fields) != n_fields:
             raise InputError.at(
                 spec.path, line, "number of fields", f"{n_fields} as in the header", str(len(fields))
             )
+        first = first or (line, dict(zip(spec.header, map(_typed, fields), strict=True)))
         texts.append(fields[at_text])
         labels.append(_split_labels(fields[at_labels], spec) if at_labels >= 0 else [])
         lines.append(line)
         rows.append(chunk.first_document + position + 1)
         if at_id >= 0:
             ids.append(_checked_id(spec, line, fields[at_id]))
-    return _with_ids(encode_texts(spec, tally, texts, labels, lines), rows, ids if at_id >= 0 else None)
+    part = encode_texts(spec, tally, texts, labels, lines)
+    if first is not None and at_labels < 0:
+        part.unlabelled = _unlabelled(spec, *first)
+    return _with_ids(part, rows, ids if at_id >= 0 else None)
+
+
+def _typed(field: str) -> str | float:
+    """Return a field of a table as the number that it is, or as text."""
+    try:
+        return float(field)
+    except ValueError:
+        return field
 
 
 def encode_tsv(chunk: Chunk, spec: Spec) -> Part:
@@ -270,7 +283,8 @@ def json_objects(tally: Tally, chunk: Chunk, text_field: str) -> Iterator[tuple[
             raise InputError.at(tally.path, number, "line", "a JSON object", type(entry).__name__)
         text = entry.get(text_field)
         if not isinstance(text, str):
-            got = f"fields {sorted(entry)}" if text is None else type(text).__name__
+            other = "null" if text is None else type(text).__name__
+            got = other if text_field in entry else f"fields {sorted(entry)}"
             raise InputError.at(tally.path, number, f"field {text_field!r}", "text", got[:200])
         yield number, text, entry
 
