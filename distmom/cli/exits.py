@@ -19,7 +19,8 @@ def exit_code(command: Callable[[], object]) -> int:
     except click.ClickException as error:
         with io.StringIO() as shown:
             error.show(shown)
-            _say(shown.getvalue().rstrip("\n"), None)
+            # Click indents the choices of an argument that is missing by tabs.
+            _say(shown.getvalue().rstrip("\n").replace("\n\t", "\n  "), None)
         return 2
     except (KeyboardInterrupt, click.Abort) as error:
         _say("interrupted", error)

@@ -103,7 +103,7 @@ class Job:
         if found.state in ENDED and found.end is not None:
             status |= {"ended": found.end.time, "exit_code": found.end.exit_code}
             if found.end.text:
-                status["error"] = f"{found.end.error}: {found.end.text}"
+                status["error"] = ": ".join(filter(None, (found.end.error, found.end.text)))
         if found.state in ("lost", "failed", "cancelled"):
             status["resume"] = f"distmom jobs resume {self.place.name}"
         return status

@@ -93,7 +93,7 @@ class JobRecord:
 
 
 def new_record(
-    arguments: Sequence[str],
+    arguments: Sequence[str | os.PathLike[str]],
     scheduler: str,
     share: float = 1.0,
     priority: int = 0,
@@ -109,8 +109,16 @@ def new_record(
     See `distmom.jobs.submit` for the parameters; ``tls`` has the names of
     `distmom.engine.executors.connections.certified`.
     """
-    if not arguments or arguments[0] not in COMMANDS:
-        got = repr(arguments[0]) if arguments else "none"
+    if isinstance(arguments, str):
+        raise UsageError(f"arguments: expected a list of words, got the text {arguments[:60]!r}")
+    for given in arguments:
+        if not isinstance(given, str | os.PathLike):
+            raise UsageError(f"arguments: expected texts, got {given!r:.60} ({type(given).__name__})")
+    words = [os.fsdecode(given) for given in arguments]
+    if not isinstance(scheduler, str):
+        raise UsageError(f"scheduler: expected the address of a Dask scheduler, got {scheduler!r:.60}")
+    if not words or words[0] not in COMMANDS:
+        got = repr(words[0]) if words else "none"
         raise UsageError(f"command: expected one of {', '.join(COMMANDS)}, got {got}")
     if not 0.0 < share <= 1.0:
         raise UsageError(f"share: expected more than 0 and at most 1, got {share}")
@@ -118,7 +126,7 @@ def new_record(
         raise UsageError(f"driver: expected one of {', '.join(DRIVERS)}, got {driver!r}")
     if restarts < 0:
         raise UsageError(f"restarts: expected at least 0, got {restarts}")
-    for argument in arguments:
+    for argument in words:
         option = argument.partition("=")[0]
         if option in ("--run", "--scheduler", "--workers"):
             raise UsageError(f"{option}: expected none, as the job fixes it")
@@ -129,7 +137,7 @@ def new_record(
         user = getpass.getuser()
     except (OSError, KeyError):
         user = ""
-    name = f"{arguments[0]}-{stamp}-{secrets.token_hex(3)}"
+    name = f"{words[0]}-{stamp}-{secrets.token_hex(3)}"
     jobs, where = jobs_place(), Path(folder or ".").absolute()
     if url is None and isinstance(jobs, str):
         url = f"{jobs}/{name}"
@@ -142,7 +150,7 @@ def new_record(
     # A host that manages a job by its URL has other files.
     paths = {} if url is not None else dict(tls or {})
     return JobRecord(
-        name, list(arguments), scheduler, str(where), str(run), url or "", share,
+        name, words, scheduler, str(where), str(run), url or "", share,
         priority, restarts, driver,
         {key: str(Path(path).absolute()) for key, path in paths.items() if path is not None},
         user, socket.gethostname(), now(), environment().versions(),

@@ -21,7 +21,7 @@ from distmom.jobs.remote import INDEX, check_versions
 
 
 def submit(
-    arguments: Sequence[str],
+    arguments: Sequence[str | os.PathLike[str]],
     *,
     scheduler: str,
     directory: str | os.PathLike[str] | None = None,
@@ -42,7 +42,7 @@ def submit(
 
     Parameters
     ----------
-    arguments : sequence of str
+    arguments : sequence of str or path-like
         A command (``fit``, ``update``, ``moments``, ``ingest``, ``predict``, ``transform`` or ``evaluate``)
         and its arguments, such as ``["fit", "corpus", "model", "-k", "100"]``.
     scheduler : str

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ def test_a_job_ends_when_it_is_cancelled_before_it_has_begun(tmp_path):
     found = open_job(tmp_path / "job")
     assert found.status()["state"] == "queued"
     assert found.cancel()["state"] == "cancelled"
+    assert found.status()["error"] == "cancelled before it had begun"
     assert main(["jobs", "run", str(found.directory)]) == 130
     assert found.wait(1) == 130
 
@@ -129,6 +131,8 @@ def test_a_scheduler_without_tls_is_refused_where_nobody_has_accepted_it(tmp_pat
     [
         ([], "command: expected one of fit, .* got none"),
         (["serve", "m"], "got 'serve'"),
+        ("fit c m", "arguments: expected a list of words, got the text 'fit c m'"),
+        (["fit", "c", "m", "-k", 3], r"arguments: expected texts, got 3 \(int\)"),
         (["fit", "c", "m", "--run=x"], "--run: expected none, as the job"),
         (["fit", "c", "m", "--workers", "2"], "--workers: expected none, as the job"),
         (["fit", "s3://me:secret@bucket/c", "m"], "must not contain keys"),
@@ -138,6 +142,17 @@ def test_a_scheduler_without_tls_is_refused_where_nobody_has_accepted_it(tmp_pat
 def test_what_cannot_be_submitted_is_refused(tmp_path, arguments, message):
     with pytest.raises(UsageError, match=message):
         new_record(arguments, "tcp://127.0.0.1:1")
+
+
+def test_paths_are_arguments_and_a_scheduler_has_an_address():
+    assert new_record(["fit", Path("c"), Path("m")], "tcp://127.0.0.1:1").arguments == ["fit", "c", "m"]
+    with pytest.raises(UsageError, match="scheduler: expected the address of a Dask scheduler, got None"):
+        new_record(["fit", "c", "m"], None)
+
+
+def test_commands_that_can_be_submitted_are_listed(capsys):
+    assert main(["submit", "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    assert "Choose from:\n  fit,\n  update," in capsys.readouterr().err
 
 
 def test_wrong_options_are_refused_where_they_are_given(tmp_path, capsys):
