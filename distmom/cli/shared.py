@@ -21,6 +21,7 @@ from distmom.cli.terminal import say
 from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus, ingest, open_corpus, open_words
 from distmom.corpus.files.storage import is_url
 from distmom.corpus.sources.ingest import detect_format
+from distmom.corpus.sources.readers.source import check_file
 from distmom.engine import Executor, is_small, open_executor
 from distmom.errors import UsageError
 from distmom.spectral.capabilities import Capability, require
@@ -95,8 +96,7 @@ def _shown(value: Any, key: str = "") -> str:
 
 def check_source(src: str, format_: str | None, zero_based: bool | None) -> None:
     """Refuse a file that cannot be read with the given options, before a cluster is opened."""
-    if not Path(src).is_file():
-        raise UsageError(f"{src}: {'is not a file' if Path(src).exists() else 'there is no such file'}")
+    check_file(src)
     if (format_ or detect_format(src)) == "svmlight" and zero_based is None:
         raise UsageError(
             f"{src}: svmlight files number words from 0 or from 1; give --zero-based or --one-based"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from stores import KEYS, file_server, free_port, use
 
-from distmom.corpus import copy_corpus, from_arrays, ingest_rows, open_corpus
+from distmom.corpus import copy_corpus, from_arrays, ingest, ingest_rows, open_corpus
 from distmom.corpus.files import storage
 from distmom.corpus.files.storage import MissingError, ObjectStorage, Patience
 from distmom.corpus.stored import base as stored
@@ -231,6 +231,10 @@ def test_wrong_locations_are_reported(s3, bucket, corpus, monkeypatch):
         "s3://": "without user, query or fragment",
         "s3://bu cket/c": "without user, query or fragment",
         "s3://bucket/c?versionId=1": "without user, query or fragment",
+        f"s3://{bucket}/b/../c": r"expected a path without empty parts, '\.' and '\.\.'",
+        f"s3://{bucket}/%2e/c": "expected a path without empty parts",
+        f"s3://{bucket}//c": "expected a path without empty parts",
+        f"s3://{bucket}:9000/c": "the address of a store belongs in AWS_ENDPOINT_URL",
     }.items():
         with pytest.raises(UsageError, match=message):
             open_corpus(url)
@@ -241,6 +245,9 @@ def test_wrong_locations_are_reported(s3, bucket, corpus, monkeypatch):
         copy_corpus(corpus.path, "s3://no-such-bucket/c")
     with pytest.raises(UsageError, match="a corpus is written to a local path"):
         from_arrays(f"s3://{bucket}/c", *matrices())
+    for source in (f"s3://{bucket}/texts.jsonl", "https://host/texts.jsonl", f"s3://{bucket}/rows.npy"):
+        with pytest.raises(UsageError, match="expected a source on a file system, got a URL"):
+            ingest_rows(source, "x") if source.endswith("npy") else ingest(source, "x")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
     with pytest.raises(
         UsageError, match=r"AWS_ENDPOINT_URL: expected a URL such as .*, got 'localhost:9000'"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from distmom.errors import StoreError, UsageError
 
@@ -342,8 +342,8 @@ def place_of(place: Any) -> str:
     Raises
     ------
     UsageError
-        If it is a URL whose scheme is not in `SCHEMES`, without a host or bucket, or with a user, query or
-        fragment.
+        If it is a URL whose scheme is not in `SCHEMES`, without a host or bucket, with a user, query or fragment,
+        or with empty parts or ``..`` in its path, or a bucket with a port.
     """
     if not is_url(place):
         return str(Path(place).absolute())
@@ -356,7 +356,15 @@ def place_of(place: Any) -> str:
         # The URL is not shown: it may contain a secret, which would then appear in logs and run records.
         kind = "SCHEME://BUCKET/PREFIX without user, query or fragment"
         raise UsageError(f"{parts.scheme}://...: expected {kind}; keys belong in the environment")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    path = parts.path.rstrip("/")
+    # Other names of one place would defeat the comparison of source and destination.
+    if {"", ".", ".."} & set(unquote(path).split("/")[1:]):
+        raise UsageError(f"{url}: expected a path without empty parts, '.' and '..'")
+    if parts.scheme == "s3" and ":" in parts.netloc:
+        raise UsageError(
+            f"{url}: expected s3://BUCKET/PREFIX; the address of a store belongs in AWS_ENDPOINT_URL"
+        )
+    return f"{parts.scheme}://{parts.netloc}{path}"
 
 
 def open_storage(place: str, *, first: bool = False) -> Storage:

@@ -18,7 +18,7 @@ from distmom.corpus.sources.pipeline import Job, Map, Progress
 from distmom.corpus.sources.readers.documents import open_documents
 from distmom.corpus.sources.readers.matrices import open_npz, open_uci
 from distmom.corpus.sources.readers.name_files import read_labels, read_names
-from distmom.corpus.sources.readers.source import LineReader, Tally, bare_name
+from distmom.corpus.sources.readers.source import LineReader, Tally, bare_name, check_file
 from distmom.corpus.sources.readers.sparse import open_ldac, open_svmlight, open_xmc
 from distmom.corpus.sources.readers.spec import Source, Spec
 from distmom.corpus.sources.readers.text import check_fields, open_csv, open_jsonl, open_lines, open_tsv
@@ -271,8 +271,7 @@ def ingest(
 
 def _checked_format(path: str, format: str | None) -> str:
     """Return the format of a source, by default the one that its name indicates; a UsageError without one."""
-    if not os.path.isfile(path):
-        raise UsageError(f"{path}: {'is not a file' if os.path.exists(path) else 'there is no such file'}")
+    check_file(path)
     name = detect_format(path) if format is None else format
     if name not in FORMATS:
         raise UsageError(f"format: expected one of {', '.join(FORMATS)}, got {name!r}")

@@ -23,6 +23,7 @@ from distmom.corpus.sources.readers.arrays import open_array
 from distmom.corpus.sources.readers.name_files import read_names
 from distmom.corpus.sources.readers.rows import RowSource, RowSpec
 from distmom.corpus.sources.readers.sentences import SentenceSpec, open_sentences
+from distmom.corpus.sources.readers.source import check_file
 from distmom.corpus.sources.row_formats import (
     OF_ARRAYS,
     OF_TEXTS,
@@ -122,8 +123,8 @@ def ingest_rows(
         raise UsageError(
             f"{path}: format: expected one of {', '.join(ROW_FORMATS)}, got {name or 'another name'}"
         )
-    if is_path and not os.path.exists(path):
-        raise UsageError(f"{path}: there is no such file")
+    if is_path:
+        check_file(path, may_be_folder=True)
     if not is_path and format is not None:
         raise UsageError(f"format: expected none with rows in memory, got {format}")
     options = ROW_FORMATS[name].options if is_path else OF_ARRAYS
@@ -215,8 +216,7 @@ def ingest_sentences(
         If arguments are invalid, or the destination exists or is being written to.
     """
     path = os.fspath(source)
-    if not os.path.isfile(path):
-        raise UsageError(f"{path}: {'is not a file' if os.path.exists(path) else 'there is no such file'}")
+    check_file(path)
     shard_documents = whole_number("shard_documents", shard_documents, 1) or 1
     if not isinstance(min_df, float):
         min_df = whole_number("min_df", min_df, 1) or 1

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import zstandard
 
+from distmom.corpus.files.storage import is_url
 from distmom.errors import InputError, UsageError
 
 #: maximum length of a line in bytes; a longer one suggests a file of another kind
@@ -223,6 +224,16 @@ class LineReader:
                 raise InputError.at(
                     self.path, None, "content", f"readable {kind} data", str(error)
                 ) from error
+
+
+def check_file(path: str, *, may_be_folder: bool = False) -> None:
+    """Raise UsageError unless there is such a file, or such a directory if the source may be one."""
+    if is_url(path):
+        raise UsageError(f"{path}: expected a source on a file system, got a URL: download it first")
+    if not os.path.exists(path):
+        raise UsageError(f"{path}: there is no such file")
+    if not (may_be_folder or os.path.isfile(path)):
+        raise UsageError(f"{path}: is not a file")
 
 
 def open_source(path: str) -> BinaryIO:
