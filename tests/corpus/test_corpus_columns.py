@@ -158,6 +158,43 @@ def test_control_characters_are_white_space_among_characters():
     assert sorted(corpus.vocabulary) == [" c", " d", "ab", "b ", "c "]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_df": 0.5}, "min_df: expected a whole number, got 0.5"),
+        ({"min_df": "2"}, "min_df: expected a whole number, got '2'"),
+        ({"max_df": True}, "max_df: expected a whole number, got True"),
+        ({"max_df": "0.5"}, "max_df: expected a whole number, got '0.5'"),
+        ({"ngram_max": 2.5}, "ngram_max: expected a whole number, got 2.5"),
+        ({"min_word_length": float("nan")}, "min_word_length: expected a whole number, got nan"),
+        ({"lowercase": "no"}, "lowercase: expected True or False, got 'no'"),
+    ],
+)
+def test_options_of_words_of_another_type_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        Tokenizer(**options)
+
+
+def test_options_of_words_may_be_numbers_of_numpy(tmp_path):
+    source = write(tmp_path / "x.txt", "red pine\nred oak\npine\n")
+    options = {"min_df": np.int64(2), "ngram_max": np.int32(1), "max_df": np.float32(0.75)}
+    assert ingest(source, tmp_path / "c", **options).vocabulary == ["pine", "red"]
+    assert open_corpus(tmp_path / "c").settings["tokenizer"]["min_df"] == 2
+    assert text_corpus(["red pine", "red"], min_df=2.0, max_df=np.int64(2)).vocabulary == ["red"]
+
+
+def test_what_cannot_be_labels_or_a_vocabulary_of_texts_is_refused(tmp_path):
+    for labels in ([1, 2], np.array([1, 2]), [None, None]):
+        with pytest.raises(
+            InputError, match="labels: type: expected names or lists of names, or a matrix, got"
+        ):
+            text_corpus(["red", "red"], labels)
+    empty = write(tmp_path / "empty.txt", "")
+    for words in ([], empty):
+        with pytest.raises(InputError, match="vocabulary: content: expected at least one word, got none"):
+            text_corpus(["red", "red"], vocabulary=words)
+
+
 def test_stop_words_are_converted_like_texts(tmp_path, caplog):
     texts = ["Der Caf\u00e9 und das", "der Cafe\u0301 und ein"]
     assert text_corpus(texts, stop_words=["Der", "CAFE\u0301"]).vocabulary == ["und"]

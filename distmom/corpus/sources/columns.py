@@ -131,7 +131,7 @@ def word_columns(
     Raises
     ------
     InputError
-        If the columns of the source do not match the vocabulary, or no word remains.
+        If the columns of the source do not match the vocabulary, no word remains, or an empty vocabulary is given.
     """
     if named:
         fixed = like.vocabulary if like is not None else vocabulary
@@ -156,6 +156,8 @@ def word_columns(
                     f"{len(survey.document_frequency)} words in {survey.n_documents} documents, "
                     "none within the bounds",
                 )
+        elif like is None and not len(fixed):
+            raise InputError.at("vocabulary", None, "content", "at least one word", "none")
         return Columns(len(fixed), list(fixed), {word: i for i, word in enumerate(fixed)})
     n_words = spec.n_words if spec.n_words is not None else survey.n_word_columns
     if like is None:

@@ -85,8 +85,8 @@ def text_corpus(
     Raises
     ------
     InputError
-        If a text or a label is not a string, the numbers of texts and labels differ, or no word remains. The
-        message gives the position of the document, from 0.
+        If a text or a label is not a string, labels are numbers other than a matrix, the numbers of texts and
+        labels differ, or no word remains. The message gives the position of the document, from 0.
     UsageError
         If an option is invalid, or ``texts`` is a single string.
     """
@@ -115,6 +115,10 @@ def text_corpus(
     X = sparse.vstack(own_rows, format="csr") if own_rows else csr_array((0, words.n), dtype=np.int32)
     lists = as_label_lists(labels)
     Y: Any = labels
+    if labels is not None and lists is None and np.ndim(labels) == 1:
+        raise InputError.at(
+            "labels", None, "type", "names or lists of names, or a matrix", f"{next(iter(labels))!r:.60}, ..."
+        )
     if labels is None and like is not None:
         lists = [[] for _ in found]
     if lists is not None:

@@ -11,6 +11,8 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from distmom.errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -83,8 +85,8 @@ class Tokenizer:
     Raises
     ------
     UsageError
-        If a value is out of its range, the pattern is invalid, has groups or matches the empty string, or stop
-        words are given with n-grams of characters.
+        If a value is of another type or out of its range, the pattern is invalid, has groups or matches the empty
+        string, or stop words are given with n-grams of characters.
     """
 
     min_df: int = 2
@@ -98,15 +100,20 @@ class Tokenizer:
     analyzer: str = "word"
 
     def __post_init__(self) -> None:
-        if self.min_df < 1:
-            raise UsageError(f"min_df: expected at least 1, got {self.min_df}")
-        if isinstance(self.max_df, float) and not 0 < self.max_df <= 1:
+        for name in ("min_df", "ngram_min", "ngram_max", "min_word_length"):
+            # Numbers of NumPy cannot be stored with the corpus.
+            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        share = isinstance(self.max_df, float | np.floating)
+        object.__setattr__(self, "max_df", float(self.max_df) if share else _whole("max_df", self.max_df))
+        if share and not 0 < self.max_df <= 1:
             raise UsageError(f"max_df: expected a share from 0 to 1 or a whole number, got {self.max_df}")
         if self.max_df <= 0:
             raise UsageError(f"max_df: expected at least 1, got {self.max_df}")
-        for name in ("ngram_min", "ngram_max", "min_word_length"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not isinstance(self.lowercase, bool | np.bool):
+            raise UsageError(f"lowercase: expected True or False, got {self.lowercase!r:.60}")
+        object.__setattr__(self, "lowercase", bool(self.lowercase))
         if self.ngram_min > self.ngram_max:
             raise UsageError(f"ngram_min: expected at most ngram_max={self.ngram_max}, got {self.ngram_min}")
         if self.analyzer not in ANALYZERS:
@@ -184,6 +191,14 @@ class Tokenizer:
     def _normalised(self, text: str) -> str:
         composed = text if text.isascii() else unicodedata.normalize("NFC", text)
         return composed.lower() if self.lowercase else composed
+
+
+def _whole(name: str, value: Any) -> int:
+    """Return a whole number as an int, also one such as 2.0; UsageError for other values."""
+    real = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not real or value != value // 1:
+        raise UsageError(f"{name}: expected a whole number, got {value!r:.60}")
+    return int(value)
 
 
 @cache
