@@ -12,7 +12,8 @@ import numpy as np
 from distmom.cli.options import json_option
 from distmom.cli.shared import load_model_that, show
 from distmom.cli.terminal import say
-from distmom.errors import UsageError
+from distmom.corpus.files.npy import check_npy_mark
+from distmom.errors import InputError, UsageError
 from distmom.spectral.capabilities import Capability
 
 
@@ -73,7 +74,9 @@ def find(
         raise UsageError("give one of --rows, --along and --target")
     if target is not None and "n_targets" not in fitted.get_params():
         raise UsageError(f"--target: not an option with {model}, which has no columns of side information")
-    given: dict[str, Any] = {name: _read(path) for name, path in (("rows", rows), ("along", along)) if path}
+    given: dict[str, Any] = {
+        name: _read(name, path) for name, path in (("rows", rows), ("along", along)) if path
+    }
     if target is not None:
         given["target"] = int(target) if target.isdecimal() else target
     if side is not None:
@@ -93,11 +96,27 @@ def find(
         say(f"{values[i]:>12.6g}  {fitted.vocabulary_[i]}")
 
 
-def _read(path: str) -> np.ndarray:
+def _read(name: str, path: str) -> np.ndarray:
+    """Read labelled rows, or what is along the component, as finite numbers."""
     try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError) as error:
+        check_npy_mark(path)
+        found = np.asarray(np.load(path, allow_pickle=False))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read as an .npy file: {error.strerror or error}") from error
+    except ValueError as error:
         raise UsageError(f"{path}: cannot be read as an .npy file: {error}") from error
+    if found.dtype.kind not in "biuf":
+        raise InputError.at(path, None, "type of the values", "real numbers", str(found.dtype))
+    if name == "rows" and found.ndim != 2:
+        raise InputError.at(
+            path, None, "shape", "a matrix with a row for each labelled row", str(found.shape)
+        )
+    if not np.isfinite(found).all():
+        place = np.argwhere(~np.isfinite(found))[0]
+        raise InputError.at(
+            path, None, f"value at {place.tolist()}", "a finite number", str(found[tuple(place)])
+        )
+    return found
 
 
 def _plain(value: Any) -> Any:

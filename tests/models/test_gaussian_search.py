@@ -373,6 +373,20 @@ def test_the_command_line_finds_a_component_of_a_fitted_search(tmp_path, capsys)
     assert "give one of --rows, --along and --target" in capsys.readouterr().err
     assert main(["find", place, "--rows", corpus]) == 2
     assert "cannot be read as an .npy file" in capsys.readouterr().err
+    for array, message in (
+        (np.full((2, 3), np.nan), "value at [0, 0]: expected a finite number, got nan"),
+        (np.ones(3), "shape: expected a matrix with a row for each labelled row, got (3,)"),
+        (np.ones((2, 3), complex), "type of the values: expected real numbers, got complex128"),
+    ):
+        np.save(tmp_path / "wrong.npy", array)
+        assert main(["find", place, "--rows", str(tmp_path / "wrong.npy")]) == 3
+        assert f"wrong.npy: {message}" in capsys.readouterr().err
+    (tmp_path / "text.npy").write_text("1,2,3\n")
+    assert main(["find", place, "--rows", str(tmp_path / "text.npy")]) == 2
+    assert (
+        "text.npy: cannot be read as an .npy file: it does not begin as such files do"
+        in capsys.readouterr().err
+    )
     assert main(["report", place, str(tmp_path / "r.html")]) == 0
     assert "Spectrum" in (tmp_path / "r.html").read_text()
 

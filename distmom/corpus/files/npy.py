@@ -59,6 +59,13 @@ class NpyHeader:
         return self.offset + math.prod(self.shape) * self.dtype.itemsize
 
 
+def check_npy_mark(path: str | os.PathLike[str]) -> None:
+    """Raise ValueError unless a file begins as ``.npy`` files do; NumPy takes any other for pickled objects."""
+    with open(path, "rb") as file:
+        if file.read(6) != _MAGIC[:6]:
+            raise ValueError("it does not begin as such files do")
+
+
 def read_npy_header(stream: BinaryIO, place: str) -> NpyHeader:
     """Read the header of an ``.npy`` file; StoreError unless it is exactly as NumPy writes it for numbers."""
     start = stream.read(len(_MAGIC) + 2)

@@ -12,7 +12,7 @@ import numpy as np
 import zarr
 from scipy import sparse
 
-from distmom.corpus.files.npy import UNREADABLE, load_sparse, member_of
+from distmom.corpus.files.npy import UNREADABLE, check_npy_mark, load_sparse, member_of
 from distmom.corpus.layers import Layer, cut_units, rows_per_shard
 from distmom.corpus.names import check_names
 from distmom.corpus.rows import as_array, checked_rows_of_layer, starts_of
@@ -148,6 +148,7 @@ def _source(
 
 def _map_npy(path: str) -> Any:
     try:
+        check_npy_mark(path)
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except UNREADABLE as error:
         raise InputError(f"{path}: not an .npy file of numbers: {error}") from error

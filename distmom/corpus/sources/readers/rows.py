@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from distmom.corpus.files.npy import check_npy_mark
 from distmom.corpus.rows import starts_of
 from distmom.corpus.stored.write_layers import LayerShard
 from distmom.errors import InputError
@@ -90,6 +91,7 @@ def units_of(spec: RowSpec, n_rows: int) -> np.ndarray | None:
     if isinstance(spec.lengths, str | os.PathLike):
         path = os.fspath(spec.lengths)
         try:
+            check_npy_mark(path)
             given = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise InputError(f"{path}: not an .npy file of lengths: {error}") from error
