@@ -11,6 +11,7 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.corpus.files.arrays import create_array
 from distmom.corpus.layers import check_corpus
+from distmom.digits import significant
 from distmom.engine import Observer, Pass, Rows, Sums, SumSpec
 from distmom.engine.passes import WHOLE_SHARD
 from distmom.models.eca.estimator import ECA
@@ -139,6 +140,6 @@ def transform_views(
     return {
         "n_groups": n,
         "n_factors": k,
-        "mean_factors": [round(float(x), 6) for x in mean],
+        "mean_factors": significant(mean),
         "out": str(out),
     }

@@ -15,6 +15,7 @@ from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.corpus.files.arrays import create_array
 from distmom.corpus.files.commit import write_atomic
 from distmom.corpus.layers import check_corpus
+from distmom.digits import significant
 from distmom.engine import Observer, Pass, Rows, Sums, SumSpec
 from distmom.models.topics.program import TopicModel
 from distmom.models.topics.shares import DocumentReader
@@ -201,7 +202,7 @@ def transform_corpus(
         "n_documents": n,
         "n_empty": int(result.sums["n_empty"]),
         "n_unknown_words": n_unknown_words,
-        "mean_shares": [round(float(x), 6) for x in mean],
+        "mean_shares": significant(mean),
         "out": str(out),
     }
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from distmom.digits import significant
 from distmom.engine import StoredColumns, StoredRows, TallResult
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
@@ -255,7 +256,7 @@ class DiagonalMixture(RowDensity):
         return run.scan(pass_).rows
 
     def summary(self) -> dict[str, Any]:
-        return super().summary() | {"weights": [float(f"{x:.6g}") for x in self.weights_]}
+        return super().summary() | {"weights": significant(self.weights_)}
 
     def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
         """Return the pictures of a report: weights, columns that set components apart, and the log-likelihoods.

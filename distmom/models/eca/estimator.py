@@ -19,6 +19,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import ViewCorpus
+from distmom.digits import significant
 from distmom.engine import Engine, PassResult, StoredArray
 from distmom.errors import InputError, UsageError
 from distmom.linalg import Whitening
@@ -315,7 +316,7 @@ class ECA(SpectralEstimator):
     def summary(self) -> dict[str, Any]:
         values = {"skewness": self.skewness_, "kurtosis": self.kurtosis_, "proportions": self.proportions_}
         return super().summary() | {
-            name: [round(float(x), 6) for x in value]
+            name: significant(value)
             for name, value in values.items()
             if len(value) and np.isfinite(value).all()
         }

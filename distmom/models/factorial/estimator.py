@@ -13,6 +13,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import RowBlock
+from distmom.digits import significant
 from distmom.engine import StoredRows
 from distmom.errors import InputError, UsageError
 from distmom.models.factorial.fitting import FactorialState, maximised, state_of, with_constant
@@ -292,4 +293,4 @@ class FactorialHMM(SpectralEstimator):
 
     def summary(self) -> dict[str, Any]:
         laws = {"startprob": self.startprob_, "fall": self.fall_, "rise": self.rise_}
-        return super().summary() | {name: [round(float(x), 6) for x in law] for name, law in laws.items()}
+        return super().summary() | {name: significant(law) for name, law in laws.items()}

@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
+from distmom.digits import significant
 from distmom.engine import Selection, StoredRows
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
@@ -329,9 +330,7 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
 
     def summary(self) -> dict[str, Any]:
         values = {"weights": self.weights_, "variances": self.variances_}
-        return super().summary() | {
-            name: [float(f"{x:.6g}") for x in found] for name, found in values.items()
-        }
+        return super().summary() | {name: significant(found) for name, found in values.items()}
 
     def pictures(self) -> list[dict[str, Any]]:
         """Return the pictures of a report: clusters in their leading plane, weights, and the spectrum.

@@ -13,6 +13,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
+from distmom.digits import significant
 from distmom.engine import StoredRows
 from distmom.errors import NumericalError, UsageError
 from distmom.models.ica.fitting import (
@@ -360,7 +361,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         return {"sources": stored_sources(run, self.mean_, self.components_)}
 
     def summary(self) -> dict[str, Any]:
-        return super().summary() | {"kurtosis": [float(f"{x:.6g}") for x in self.kurtosis_]}
+        return super().summary() | {"kurtosis": significant(self.kurtosis_)}
 
     def pictures(self) -> list[dict[str, Any]]:
         """Return the pictures of a report: kurtoses, the mixing, and the spectrum of the covariance.

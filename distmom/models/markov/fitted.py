@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import RowBlock
+from distmom.digits import significant
 from distmom.engine import StoredRows
 from distmom.errors import InputError, UsageError
 from distmom.models.markov.chain import Chain, Edges, Steps, best_path, posterior, unit_log_likelihoods
@@ -201,4 +202,4 @@ class FittedMarkov(SpectralEstimator):
         return pictures_of(self, n_top)
 
     def summary(self) -> dict[str, Any]:
-        return super().summary() | {"startprob": [round(float(x), 6) for x in self.startprob_]}
+        return super().summary() | {"startprob": significant(self.startprob_)}

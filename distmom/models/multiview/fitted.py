@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
+from distmom.digits import significant
 from distmom.engine import StoredRows
 from distmom.errors import UsageError
 from distmom.models.multiview.pictures import pictures_of
@@ -157,9 +158,7 @@ class FittedViews(ViewsLikelihood, SpectralEstimator):
 
     def summary(self) -> dict[str, Any]:
         values = {"weights": self.weights_, "alpha": self.alpha_, "skewness": self.skewness_}
-        return super().summary() | {
-            name: [float(f"{x:.6g}") for x in own] for name, own in values.items() if own is not None
-        }
+        return super().summary() | {name: significant(own) for name, own in values.items() if own is not None}
 
     def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
         """Return the pictures of a report: weights, shares of variance, and the columns that set components apart.

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
+from distmom.digits import significant
 from distmom.engine import StoredRows
 from distmom.errors import UsageError
 from distmom.models.trees.posterior import TreeReader, TreeStatesPass
@@ -127,7 +128,7 @@ class FittedTree(ViewsLikelihood, SpectralEstimator):
         return [self.components_[:, cut] for cut in view_slices(tuple(self.widths_))]
 
     def summary(self) -> dict[str, Any]:
-        return super().summary() | {"weights": np.round(self.weights_, 6).tolist()}
+        return super().summary() | {"weights": significant(self.weights_)}
 
     def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
         """Return the pictures of a report: the distribution of the root, the edges, and the means of every leaf.
