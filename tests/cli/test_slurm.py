@@ -139,6 +139,16 @@ def committed(run):
     return {path: path.stat().st_mtime_ns for path in run.glob("passes/*/DONE.json")}
 
 
+def check_resumed(batch, job, place, before):
+    """Start a waiting job again: it must keep the passes that were committed ``before``, and fit the model."""
+    # Otherwise SLURM waits for two minutes.
+    batch.command("scontrol", "update", f"JobId={job}", "StartTime=now")
+    batch.wait(job, "COMPLETED")
+    assert before
+    assert before.items() < committed(batch.folder / "run").items()
+    assert_same_models(batch.folder / "m", place / "local")
+
+
 def test_a_submitted_job_has_its_settings_and_the_same_bits(place, batch, tmp_path):
     job = batch.submit(place / "corpus", tmp_path / "m", *MODEL)
     wait_until(lambda: has_settings(job))
@@ -167,12 +177,7 @@ def test_a_job_that_reaches_its_time_limit_is_queued_again_and_resumes(place, ba
     (tmp_path / f".distmom-{job}").mkdir(exist_ok=True)
     (tmp_path / f".distmom-{job}" / "key.pem").touch()
     slow.unlink()
-    # Otherwise SLURM waits for two minutes.
-    batch.command("scontrol", "update", f"JobId={job}", "StartTime=now")
-    batch.wait(job, "COMPLETED")
-    assert before
-    assert before.items() < committed(tmp_path / "run").items()
-    assert_same_models(tmp_path / "m", place / "local")
+    check_resumed(batch, job, place, before)
 
 
 def test_a_job_that_is_preempted_is_queued_again_by_slurm_and_resumes(place, batch, tmp_path):
@@ -188,12 +193,7 @@ def test_a_job_that_is_preempted_is_queued_again_by_slurm_and_resumes(place, bat
     before = committed(tmp_path / "run")
     assert not (tmp_path / "m").exists()
     slow.unlink()
-    # Otherwise SLURM waits for two minutes.
-    batch.command("scontrol", "update", f"JobId={job}", "StartTime=now")
-    batch.wait(job, "COMPLETED")
-    assert before
-    assert before.items() < committed(tmp_path / "run").items()
-    assert_same_models(tmp_path / "m", place / "local")
+    check_resumed(batch, job, place, before)
 
 
 def test_a_job_whose_node_fails_is_queued_again_by_slurm_and_resumes(place, batch, tmp_path):
@@ -208,11 +208,7 @@ def test_a_job_whose_node_fails_is_queued_again_by_slurm_and_resumes(place, batc
         wait_until(lambda: batch.shown(job, "Restarts") == "1", 120)
         # SLURM still tries to kill what ran on the node, and would kill a job that begins at once.
         time.sleep(5.0)
-        # Otherwise SLURM waits for two minutes.
-        batch.command("scontrol", "update", f"JobId={job}", "StartTime=now")
-        batch.wait(job, "COMPLETED")
-    assert before.items() < committed(tmp_path / "run").items()
-    assert_same_models(tmp_path / "m", place / "local")
+        check_resumed(batch, job, place, before)
 
 
 def test_a_job_that_is_cancelled_is_not_queued_again(place, batch, tmp_path):
