@@ -137,7 +137,8 @@ class OnCluster:
         flying: dict[distributed.Future, tuple[int, int, int]] = {}
         waiting = iter(range(len(arguments)))
         # Dask blames all tasks of a worker for its death. Those that lost one run again one at a time, with no
-        # other task in flight, so that only the task that kills workers is blamed again.
+        # other task in flight, so that only the task that kills workers is blamed again. Results that only this
+        # worker had are computed again by Dask, before that.
         suspects: list[tuple[int, int, int]] = []
 
         def submit(level: int, index: int, attempt: int) -> None:
@@ -167,6 +168,8 @@ class OnCluster:
             while True:
                 window = 0 if suspects else self._of_window(watch.n_threads)
                 if suspects and not flying:
+                    while lost := [each for of in ready for each in of.values() if not each.done()]:
+                        watch.finished(lost)
                     submit(*suspects.pop(0))
                 while sum(level == 0 for level, _, _ in flying.values()) < window:
                     index = next(waiting, None)
