@@ -77,10 +77,11 @@ from distmom.spectral.capabilities import Capability
 @json_option
 @click.pass_context
 def ingest_command(
-    context: click.Context, /, src: str, dst: str, format_: str | None, labels: str | None, vocab: str | None, label_source: str | None,
-    zero_based: bool | None, text_field: str, labels_field: str, label_separator: str, id_column: str | None, strict: bool, min_df: int, max_df: str,
-    stop_words: str | None, ngrams: tuple[int, int], analyzer: str, shard_docs: int, like: str | None, overwrite: bool, cluster: Cluster, as_json: bool,
-    views: str | None, **rows: Any,
+    context: click.Context, /, src: str, dst: str, format_: str | None, labels: str | None, vocab: str | None,
+    label_source: str | None, zero_based: bool | None, text_field: str, labels_field: str,
+    label_separator: str, id_column: str | None, strict: bool, min_df: int, max_df: str,
+    stop_words: str | None, ngrams: tuple[int, int], analyzer: str, shard_docs: int, like: str | None,
+    overwrite: bool, cluster: Cluster, as_json: bool, views: str | None, **rows: Any,
 ) -> None:  # fmt: skip
     """Read documents, rows or sequences into a corpus of Zarr shards.
 

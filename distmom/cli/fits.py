@@ -144,8 +144,8 @@ def floor(
 @cluster_options
 @json_option
 def fit(
-    corpus: str, model: str, model_name: str, run_path: str | None, overwrite: bool, cluster: Cluster, as_json: bool, groups: str | None = None,
-    **options: Any,
+    corpus: str, model: str, model_name: str, run_path: str | None, overwrite: bool, cluster: Cluster,
+    as_json: bool, groups: str | None = None, **options: Any,
 ) -> None:  # fmt: skip
     """Fit a model to a corpus on a Dask cluster, a local one by default; small corpora are fitted in this process.
 

@@ -55,7 +55,8 @@ from distmom.spectral.capabilities import Capability, require
 @cluster_options
 @json_option
 def predict(
-    model: str, src: str, out: str, top: int, threshold: float | str | None, only_labels: str | None, fill: bool, output_format: str, overwrite: bool, cluster: Cluster, as_json: bool, **options: Any,
+    model: str, src: str, out: str, top: int, threshold: float | str | None, only_labels: str | None,
+    fill: bool, output_format: str, overwrite: bool, cluster: Cluster, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Rank labels for the documents of a corpus or file.
 

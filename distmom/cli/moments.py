@@ -47,7 +47,8 @@ _WITHOUT_DOCUMENTS = {"alpha0": 1.0, "init": "tensor", "n_refine": 0}
 @cluster_options
 @json_option
 def moments(
-    corpus: str, dst: str, like: str | None, run_path: str | None, overwrite: bool, cluster: Cluster, as_json: bool, **options: Any,
+    corpus: str, dst: str, like: str | None, run_path: str | None, overwrite: bool, cluster: Cluster,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Add up the moments of a corpus and keep them, for later fits without the corpus.
 

@@ -58,7 +58,8 @@ if TYPE_CHECKING:
 @cluster_options
 @json_option
 def transform(
-    model: str, src: str, out: str, method: str | None, groups: str | None, output_format: str, overwrite: bool, cluster: Cluster, as_json: bool, **options: Any,
+    model: str, src: str, out: str, method: str | None, groups: str | None, output_format: str,
+    overwrite: bool, cluster: Cluster, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Write shares of topics in documents, factors of groups of views, or components or states of rows.
 

@@ -31,7 +31,8 @@ MULTILABEL = "multilabel"
 @cluster_options
 @json_option
 def update(
-    model: str, corpus: str, dst: str, remove: bool, run_path: str | None, overwrite: bool, cluster: Cluster, as_json: bool,
+    model: str, corpus: str, dst: str, remove: bool, run_path: str | None, overwrite: bool, cluster: Cluster,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Add the documents of a corpus to a multi-label model that was fitted with --keep-sums, or remove them.
 
