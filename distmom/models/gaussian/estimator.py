@@ -93,7 +93,8 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
         ``spectrum`` has the leading eigenvalues of the covariance, ``noise_variance`` the average of those
         beyond the first ``n_found - 1``; ``residual`` is the share of the whitened third moment that the
         components do not explain, ``log_likelihoods`` the average per row before each EM pass, and ``spread`` how
-        far the means by single rotations are from their average, as a share of their size (see docs/gaussian.md).
+        far the means by single rotations are from their average, as a share of their size; ``basis_error``, with a
+        sketch, estimates how far its basis is from the leading eigenvectors (see docs/gaussian.md).
     n_features_in_ : int
 
     Examples
@@ -112,7 +113,10 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
     matched_by = "means_"
     reads = ("dense",)
     capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
-    shown = ("n_components", "noise_variance", "residual", "gap", "n_clipped_weights", "n_floored_variances")
+    shown = (
+        "n_components", "noise_variance", "residual", "gap", "basis_error", "n_clipped_weights",
+        "n_floored_variances",
+    )  # fmt: skip
 
     n_components: int | str = parameter(
         "Number of components; auto uses as many as random halves of the rows agree on.",

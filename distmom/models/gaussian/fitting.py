@@ -22,7 +22,7 @@ from distmom.spectral.program.run import Run
 from distmom.spectral.saved.fields import array, value
 from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.recovery import product
-from distmom.spectral.steps.row_basis import mean_of_rows
+from distmom.spectral.steps.row_basis import mean_of_rows, sketch_facts
 
 #: rows that are kept for pictures, at most
 N_KEPT = 500
@@ -120,7 +120,7 @@ def mixture_state(
         Y, squares = found.kept[:, :-1], found.kept[:, -1]
         joint = Posterior(of).joint_of_products(Y @ coordinates.T, squares)
         kept = Y @ found.plane
-    diagnostics = dict(found.diagnostics)
+    diagnostics = found.diagnostics | sketch_facts(basis)
     if likelihoods:
         diagnostics["log_likelihoods"] = likelihoods
     if shares is not None:

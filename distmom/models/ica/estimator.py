@@ -74,7 +74,8 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         ``off_diagonal_share`` is the share of the fourth cumulant that is between different sources,
         ``kurtosis_level`` the kurtosis up to which a source is not distinguished from a Gaussian one,
         ``explained`` the share of the variance of the rows in the space of the components, ``spectrum`` the
-        leading eigenvalues of the covariance (see docs/ica.md).
+        leading eigenvalues of the covariance, and, with a sketch, ``basis_error`` how far its basis is from their
+        eigenvectors (see docs/ica.md).
     n_features_in_ : int
 
     Examples
@@ -93,6 +94,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
     shown = (
         "n_components",
         "explained",
+        "basis_error",
         "noise_variance",
         "off_diagonal_share",
         "kurtosis_level",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from distmom.spectral.program.run import unknown
 from distmom.spectral.saved.fields import array, value
 from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.recovery import product
-from distmom.spectral.steps.row_basis import covariance_of
+from distmom.spectral.steps.row_basis import covariance_of, sketch_facts
 
 #: least eigenvalue of the covariance, as a share of the largest, that rounding does not account for
 LEAST_SHARE = 1e-12
@@ -105,7 +105,8 @@ def sketched_projection(
         values, small = np.linalg.eigh(moments.second)
     values, small = values[::-1], small[:, ::-1]
     vectors = product(basis.matrix, len(mean), small[:, :k]).whole()
-    return _whitening(engine, basis.mean, vectors, values, moments.trace, k, isotropic, mean)
+    found = _whitening(engine, basis.mean, vectors, values, moments.trace, k, isotropic, mean)
+    return replace(found, facts=found.facts | sketch_facts(basis))
 
 
 def full_projection(engine: Engine, scanned: PassResult, k: int) -> Projection:

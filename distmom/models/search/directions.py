@@ -19,7 +19,7 @@ from distmom.moments.dense_rows import mass_of_rows
 from distmom.spectral.program.run import unknown
 from distmom.spectral.steps.basis import Basis, unknown_columns
 from distmom.spectral.steps.recovery import product
-from distmom.spectral.steps.row_basis import covariance_of
+from distmom.spectral.steps.row_basis import covariance_of, sketch_facts
 
 #: least eigenvalue of the covariance of the features, as a share of the largest
 LEAST_SHARE = 1e-10
@@ -124,7 +124,7 @@ def narrowed_basis(
             )
         root = (vectors / np.sqrt(values)) @ vectors.T
     small, slopes, white = _directions(scanned, root, k)
-    facts = {"correlation": float(np.abs(values - 1.0).max())}
+    facts = {"correlation": float(np.abs(values - 1.0).max()), **sketch_facts(basis)}
     columns = StoredColumns((engine.put(product(basis.matrix, d, small).whole()),))
     return RegressionBasis(columns, engine.put(slopes), origin, white, facts)
 

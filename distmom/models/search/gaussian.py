@@ -45,7 +45,14 @@ from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.isotropic import check_range, noise_of, whitened_covariance
 from distmom.spectral.steps.rank import halves
 from distmom.spectral.steps.recovery import product
-from distmom.spectral.steps.row_basis import basis_rank, mean_of_rows, offset_of, row_basis, takes_whole
+from distmom.spectral.steps.row_basis import (
+    basis_rank,
+    mean_of_rows,
+    offset_of,
+    row_basis,
+    sketch_facts,
+    takes_whole,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +83,8 @@ class GaussianSearch(RowSearch):
         Orthonormal basis of the leading eigenvectors of the covariance.
     diagnostics_ : dict
         ``spectrum`` has the leading eigenvalues of the covariance, ``noise_variance`` the average of those
-        beyond the first ``n_components - 1``.
+        beyond the first ``n_components - 1``. With a sketch, ``basis_error`` estimates its error: the sine of the
+        largest angle between the basis and one of these eigenvectors.
     vocabulary_ : list of str
         Names of the columns, with those of side information last.
     n_features_in_ : int
@@ -94,7 +102,7 @@ class GaussianSearch(RowSearch):
     True
     """
 
-    shown = ("noise_variance", "noise_level", "relative_gap")
+    shown = ("noise_variance", "noise_level", "relative_gap", "basis_error")
 
     n_oversamples: int = parameter("Columns of the sketch beyond the components.", default=10, least=0)
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
@@ -237,7 +245,7 @@ def _state(basis: Basis, directories: tuple[str, ...], k: int, d: int) -> Search
     mean = mean_of_rows(basis)
     facts = {
         "spectrum": [float(x) for x in values], "noise_variance": float(noise), "noise_level": float(white.noise),
-        "relative_gap": float(white.gap),
+        "relative_gap": float(white.gap), **sketch_facts(basis),
     }  # fmt: skip
     matrix = product(basis.matrix, d, np.eye(basis.rank)).whole()
     return search_state(matrix, mean, both, parts, moments.n_sampled, facts)

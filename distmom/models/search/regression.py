@@ -107,7 +107,8 @@ class RegressionSearch(RowSearch):
         ``spectrum`` has the leading eigenvalues of the weighted sum of the products of the standardised
         coefficients. With ``covariance="diagonal"``, ``correlation`` is the largest difference from one of the
         variance of a coordinate in the sketched basis. It is much larger than ``2 sqrt(r / n)``, for n rows and r
-        coordinates, where features are correlated after all.
+        coordinates, where features are correlated after all; and ``basis_error`` estimates the sine of the largest
+        angle between the sketched basis and one of the leading eigenvectors.
     vocabulary_ : list of str
         Names of the columns: the features, the response, and those of side information.
     n_features_in_ : int
@@ -127,7 +128,7 @@ class RegressionSearch(RowSearch):
     """
 
     n_responses = 1
-    shown = ("noise_level", "relative_gap", "correlation")
+    shown = ("noise_level", "relative_gap", "correlation", "basis_error")
 
     covariance: str = parameter(
         "Covariance of the features: any (full), which forms matrices of features x features, or zero between "

@@ -132,7 +132,9 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
     noise_variance_ : float
         Variance of the noise along every axis.
     diagnostics_ : dict
-        ``spectrum`` has the leading eigenvalues of the second moment.
+        ``spectrum`` has the leading eigenvalues of the second moment. With a sketch, ``basis_error`` estimates the
+        sine of the largest angle between the sketched basis and one of its ``n_components * dimension`` leading
+        eigenvectors.
     n_features_in_ : int
 
     Examples
@@ -150,7 +152,7 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
     State = SubspaceState
     reads = ("dense",)
     capabilities = frozenset({Capability.ROWS, Capability.SEARCH})
-    shown = ("noise_variance", "relative_gap")
+    shown = ("noise_variance", "relative_gap", "basis_error")
 
     n_components: int = parameter("Number of subspaces.", default=5, least=2, kw_only=False)
     dimension: int = parameter("Dimension of every subspace.", default=2, least=1)

@@ -13,6 +13,7 @@ from distmom.errors import NumericalError
 from distmom.moments.dense_rows import mass_of_rows
 from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.recovery import product
+from distmom.spectral.steps.row_basis import sketch_facts
 
 #: eigenvalues that are reported
 N_SPECTRUM = 100
@@ -59,7 +60,7 @@ def narrowed_basis(
     noise, facts = _noise_of(values, rest, d, r)
     matrix = product(basis.matrix, d, vectors[:, :r]).whole()
     columns = StoredColumns((engine.put(matrix),))
-    return SubspaceBasis(columns, origin, values[:r] - noise, noise, facts)
+    return SubspaceBasis(columns, origin, values[:r] - noise, noise, facts | sketch_facts(basis))
 
 
 def _eigenpairs(scanned: PassResult, name: str) -> tuple[np.ndarray, np.ndarray, float]:

@@ -47,12 +47,16 @@ class Basis:
         Level below which an eigenvalue of M2 is noise, as a share of the largest (see `_next_basis`).
     mean : StoredArray of shape (d, 1) or None
         Mean of the rows, from sketches that add it up; None (default) for others.
+    error : float or None
+        Estimate of the sine of the largest angle between the basis and an eigenvector above isotropic noise (see
+        `_distance`); None (default) for other moments, and for a basis of a whole moment.
     """
 
     matrix: StoredColumns
     rank: int
     noise: float
     mean: StoredArray | None = None
+    error: float | None = None
 
 
 def range_basis(
@@ -98,6 +102,7 @@ def range_basis(
     probes: StoredColumns | None = None
     mean: StoredArray | None = None
     pass_, noise = sketch, 0.0
+    error: float | None = None
     centres = n_signals is not None and "mean" in sketch.specs()
     for _ in range(n_power_iter + 1):
         out = {"basis": unknown_columns(d, r, n_slabs)}
@@ -109,17 +114,18 @@ def range_basis(
         more = () if n_signals is None else (n_signals,)
         found = run.scan(
             pass_, _next_basis, basis, probes, n_slabs, dtype, indefinite, scale, *more,
-            out=TallResult(out, {"rank": r, "n_probes": n_probes, "noise": unknown()}),
+            out=TallResult(out, {"rank": r, "n_probes": n_probes, "noise": unknown(), "error": unknown()}),
         )  # fmt: skip
         basis, r = found.states["basis"], found.values["rank"]
         probes, n_probes = found.states.get("probes"), found.values["n_probes"]
         noise = found.values["noise"]
+        error = found.values["error"] if n_signals is not None else None
         pass_ = replace(sketch, n_columns=r, basis=basis, n_probes=n_probes, probes=probes)
         if centres:
             mean = mean if mean is not None else found.states["mean"].parts[0]
             pass_ = pass_.about(mean)
     assert basis is not None
-    return Basis(basis, r, noise, mean)
+    return Basis(basis, r, noise, mean, error)
 
 
 def unknown_columns(n_rows: int, width: int, n_slabs: int = 1) -> StoredColumns:
@@ -165,7 +171,8 @@ def _next_basis(
     if found.probes is not None and n_probes:
         states["probes"] = _store_columns(engine, found.probes, dtype, 1)
     noise = PROBE_MARGIN * found.noise / found.largest if found.largest > 0.0 else 0.0
-    return TallResult(states, {"rank": found.basis.width, "n_probes": n_probes, "noise": noise})
+    values = {"rank": found.basis.width, "n_probes": n_probes, "noise": noise, "error": found.error}
+    return TallResult(states, values)
 
 
 @dataclass(frozen=True)
@@ -201,12 +208,15 @@ class _Directions:
         Largest Ritz value in the old basis; 0 without a basis.
     noise : float
         Largest magnitude of an eigenvalue that the old probes met.
+    error : float
+        Distance of the new basis from the eigenvectors of the signals (see `_distance`).
     """
 
     basis: _Combination
     probes: _Combination | None
     largest: float
     noise: float
+    error: float
 
 
 def _next_directions(
@@ -269,6 +279,7 @@ def _next_directions(
     gram = grams["SS"]
     if shift:
         gram = gram - shift * (grams["QS"] + grams["QS"].T) + shift**2 * np.eye(len(gram))
+    error = _distance(grams.get("QS"), gram, shift, isotropic)
     T = _cholesky_factor(gram)
     if T is None:
         # Columns that depend on each other can only be found in the whole matrix.
@@ -279,7 +290,7 @@ def _next_directions(
         terms.append((basis, -shift * T))
     found = _Combination(n, T.shape[1], tuple(terms), scale)
     if noise is None:
-        return _Directions(found, None, float(ritz[-1]), 0.0)
+        return _Directions(found, None, float(ritz[-1]), 0.0, error)
     level = np.abs(_symmetric_values(grams["PN"])).max() if probes is not None else 0.0
     inside = T.T @ (grams["SN"] - shift * grams["QN"] if shift else grams["SN"])
     rest = grams["NN"] - inside.T @ inside
@@ -290,7 +301,7 @@ def _next_directions(
             return at_once()
         own = [(item, -coefficients @ inside @ factor) for item, coefficients in terms]
         outside = _Combination(n, factor.shape[1], ((noise, factor), *own), scale)
-    return _Directions(found, outside, float(ritz[-1]), float(level))
+    return _Directions(found, outside, float(ritz[-1]), float(level), error)
 
 
 def _shift(ritz: np.ndarray, n: int, isotropic: tuple[float, int] | None) -> float:
@@ -305,29 +316,75 @@ def _shift(ritz: np.ndarray, n: int, isotropic: tuple[float, int] | None) -> flo
     return float(ritz[0]) if ritz[0] < -1e-9 * abs(ritz[-1]) else 0.0
 
 
+def _distance(
+    inner: np.ndarray | None, gram: np.ndarray, shift: float, isotropic: tuple[float, int] | None
+) -> float:
+    """Estimate the sine of the largest angle between the next basis and the eigenvectors of the signals.
+
+    For the old basis, the norm of the residuals of the leading Ritz vectors divided by the gap that follows their
+    Ritz values bounds it, with the gap estimated from the Ritz values (Davis and Kahan, "The Rotation of
+    Eigenvectors by a Perturbation. III", 1970, the sin theta theorem). The multiplication by the moment then
+    reduces it by about the ratio of the other Ritz values (their root mean square) to the least one of a signal.
+
+    Parameters
+    ----------
+    inner : ndarray of shape (r, r) or None
+        ``Q'M2 Q``; None without a basis.
+    gram : ndarray of shape (r, r)
+        ``Q'(M2 - s I)^2 Q``.
+    shift : float
+        s.
+    isotropic : (float, int) or None
+        Trace of M2, and number of eigenvalues above the noise.
+
+    Returns
+    -------
+    float
+        At most 1, which it also is without a basis; 0 for moments without isotropic noise.
+    """
+    if isotropic is None:
+        return 0.0
+    m = isotropic[1]
+    if inner is None or not (np.isfinite(inner).all() and np.isfinite(gram).all()):
+        return 1.0
+    with one_blas_thread():
+        values, vectors = np.linalg.eigh((inner + inner.T) / 2.0)
+        values, V = values[::-1] - shift, vectors[:, ::-1][:, :m]
+        residuals = V.T @ gram @ V - np.diag(values[:m] ** 2)
+        norm = float(np.sqrt(max(_symmetric_values(residuals)[-1], 0.0)))
+    least, others = float(values[:m][-1]), values[m:]
+    gap = least - max(float(others[0]), 0.0) if len(others) else least
+    if not gap > 0.0:
+        return 1.0
+    reduction = float(np.sqrt(np.mean(others**2))) / least if len(others) else 1.0
+    return min(1.0, norm / gap * reduction)
+
+
 def _at_once(whole: Mapping[str, np.ndarray], isotropic: tuple[float, int] | None = None) -> _Directions:
     """Do the same as `_next_directions` in memory, also where columns are linearly dependent."""
     D = whole.get("D", np.ones((1, 1)))
     plain = _unscaled(whole)
     S, Q, N, P = plain["S"], plain.get("Q"), plain.get("N"), plain.get("P")
-    largest = level = 0.0
+    largest = level = shift = 0.0
     with one_blas_thread():
-        if Q is not None:
-            ritz = _symmetric_values(Q.T @ S)
+        inner = None if Q is None else Q.T @ S
+        if Q is not None and inner is not None:
+            ritz = _symmetric_values(inner)
             largest = float(ritz[-1])
             shift = _shift(ritz, len(S), isotropic)
             if shift:
                 S = S - shift * Q
+        error = _distance(inner, S.T @ S, shift, isotropic) if isotropic is not None else 0.0
         basis = orthonormalise([S]).slabs[0]
         found = _in_memory(D * basis)
         if N is None:
-            return _Directions(found, None, largest, 0.0)
+            return _Directions(found, None, largest, 0.0, error)
         if P is not None:
             level = float(np.abs(_symmetric_values(P.T @ N)).max())
         outside = N - basis @ (basis.T @ N)
         if not np.linalg.norm(outside) > 1e-9 * np.linalg.norm(N):
-            return _Directions(found, None, largest, level)
-        return _Directions(found, _in_memory(D * orthonormalise([outside]).slabs[0]), largest, level)
+            return _Directions(found, None, largest, level, error)
+        return _Directions(found, _in_memory(D * orthonormalise([outside]).slabs[0]), largest, level, error)
 
 
 def _unscaled(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -113,6 +113,11 @@ def covariance_of(scanned: PassResult) -> tuple[np.ndarray, np.ndarray]:
     return mean, covariance
 
 
+def sketch_facts(basis: Basis) -> dict[str, float]:
+    """Return the diagnostics of a basis: ``basis_error`` if it comes from a sketch (see `Basis`)."""
+    return {} if basis.error is None else {"basis_error": float(basis.error)}
+
+
 def offset_of(basis: Basis) -> float:
     """Return the squared norm of the mean of the rows."""
     return float(np.sum(mean_of_rows(basis) ** 2))
