@@ -9,6 +9,7 @@ import pytest
 from diagonals import SKETCH, WHOLE, names_of, parameters, population, sample
 from helpers import WeightedRows, carried_out, matched
 from numpy.testing import assert_allclose
+from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distmom.cli.main import main
@@ -233,3 +234,16 @@ def test_the_example_of_the_documentation_runs():
 @parametrize_with_checks([DiagonalMixture(1), DiagonalMixture(1, n_em_iter=0)])
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
+
+
+def test_components_without_a_row_are_counted():
+    X = load_digits().data
+    fitted = DiagonalMixture(10, random_state=0).fit(X)
+    n_empty = fitted.diagnostics_["n_empty"]
+    # The weights of the images of ten digits under this model are far from equal: some components lose all rows.
+    assert 0 < n_empty < 5
+    assert n_empty == np.count_nonzero(fitted.weights_ < 1.0 / len(X))
+    assert (
+        DiagonalMixture(3, random_state=0).fit(sample(*parameters(12, 3), 800, 0)[0]).diagnostics_["n_empty"]
+        == 0
+    )

@@ -102,7 +102,7 @@ class DiagonalMixture(RowDensity):
     capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
     shown = (
         "asymmetry", "residual", "sum_weights", "conditioning", "coherence", "explained", "n_refused_partitions",
-        "n_floored_variances",
+        "n_floored_variances", "n_empty",
     )  # fmt: skip
 
     n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)
@@ -180,7 +180,7 @@ class DiagonalMixture(RowDensity):
 
         of, likelihoods = iterate(run, of, self.n_em_iter, expect, maximise)
         state: DiagonalState = run.apply(
-            diagonal_state, of, found.diagnostics, n_floored, likelihoods, out=unknown()
+            diagonal_state, of, found.diagnostics, n_floored, likelihoods, run.corpus.n_rows, out=unknown()
         )
         return state
 

@@ -25,6 +25,7 @@ from distmom.moments.rows.diagonal import ColumnMoments, column_moments, spreads
 from distmom.moments.three_views import N_GROUPS, GroupMoments
 from distmom.spectral.program.run import Run
 from distmom.spectral.saved.fields import array, value
+from distmom.spectral.steps.em import count_empty
 from distmom.spectral.steps.recovery import Recovery
 from distmom.spectral.steps.three_views import AlignedViews, mean_rows
 from distmom.spectral.steps.view_basis import next_basis
@@ -222,13 +223,15 @@ def maximise(scanned: PassResult, of: Diagonals) -> tuple[Diagonals, float]:
 
 
 def diagonal_state(
-    of: Diagonals, diagnostics: dict[str, Any], n_floored: int, likelihoods: list[float]
+    of: Diagonals, diagnostics: dict[str, Any], n_floored: int, likelihoods: list[float], n_rows: int
 ) -> DiagonalState:
     """Return the state, with the components by descending weight."""
     order = np.argsort(-of.weights, kind="stable")
     center, factors = np.ascontiguousarray(of.units.T)
     scales = 1.0 / factors
-    measured = diagnostics | {"n_floored_variances": n_floored}
+    measured = diagnostics | {
+        "n_floored_variances": n_floored, "n_empty": count_empty(of.weights, n_rows),
+    }  # fmt: skip
     if likelihoods:
         measured["log_likelihoods"] = likelihoods
     return DiagonalState(

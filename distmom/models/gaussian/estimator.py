@@ -115,7 +115,7 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
     capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
     shown = (
         "n_components", "noise_variance", "residual", "gap", "basis_error", "n_clipped_weights",
-        "n_floored_variances",
+        "n_floored_variances", "n_empty",
     )  # fmt: skip
 
     n_components: int | str = parameter(
@@ -242,7 +242,9 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
             return run.scan(RowEMPass(d, of=stored, n_components=found.n_components)), of, found, common
 
         of, likelihoods = iterate(run, of, self.n_em_iter, expect, maximise)
-        state: MixtureState = run.apply(mixture_state, basis, found, of, likelihoods, shares, out=unknown())
+        state: MixtureState = run.apply(
+            mixture_state, basis, found, of, likelihoods, shares, run.corpus.n_rows, out=unknown()
+        )
         return state
 
     def _takes_third(self, run: Run, k: int, whole: bool) -> bool:

@@ -21,6 +21,7 @@ from distmom.moments.rows.gaussian import (
 from distmom.spectral.program.run import Run
 from distmom.spectral.saved.fields import array, value
 from distmom.spectral.steps.basis import Basis
+from distmom.spectral.steps.em import count_empty
 from distmom.spectral.steps.recovery import product
 from distmom.spectral.steps.row_basis import mean_of_rows, sketch_facts
 
@@ -106,7 +107,7 @@ def maximise(scanned: PassResult, of: Gaussians, found: Found, common: bool) -> 
 
 
 def mixture_state(
-    basis: Basis, found: Found, of: Gaussians, likelihoods: list[float], shares: Any
+    basis: Basis, found: Found, of: Gaussians, likelihoods: list[float], shares: Any, n_rows: int
 ) -> MixtureState:
     """Return the state, with the components by descending weight and the kept rows by component."""
     mean, order = of.origin[:, 0], np.argsort(-of.weights, kind="stable")
@@ -120,7 +121,7 @@ def mixture_state(
         Y, squares = found.kept[:, :-1], found.kept[:, -1]
         joint = Posterior(of).joint_of_products(Y @ coordinates.T, squares)
         kept = Y @ found.plane
-    diagnostics = found.diagnostics | sketch_facts(basis)
+    diagnostics = found.diagnostics | sketch_facts(basis) | {"n_empty": count_empty(of.weights, n_rows)}
     if likelihoods:
         diagnostics["log_likelihoods"] = likelihoods
     if shares is not None:

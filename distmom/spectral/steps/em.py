@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from distmom.spectral.program.run import Run, unknown
 
 _P = TypeVar("_P")
@@ -42,3 +44,8 @@ def iterate(
         parameters, likelihood = run.apply(maximise, *expect(parameters), out=(parameters, unknown()))
         likelihoods.append(likelihood)
     return parameters, likelihoods
+
+
+def count_empty(weights: np.ndarray, n_rows: int) -> int:
+    """Return the number of components whose weight is less than that of a single row."""
+    return int(np.count_nonzero(np.asarray(weights) * n_rows < 1.0))
