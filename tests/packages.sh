@@ -3,4 +3,4 @@
 set -eu
 apt-get update -qq || true
 exec apt-get install -y -qq --no-install-recommends \
-    slurmctld slurmd slurm-client munge iproute2 buildah podman mmdebstrap prometheus shellcheck
+    slurmctld slurmd slurm-client munge iproute2 podman docker.io mmdebstrap prometheus shellcheck
