@@ -278,7 +278,7 @@ def _next_directions(
     shift = _shift(ritz, n, isotropic) if basis is not None else 0.0
     gram = grams["SS"]
     if shift:
-        gram = gram - shift * (grams["QS"] + grams["QS"].T) + shift**2 * np.eye(len(gram))
+        gram = gram - shift * (grams["QS"] + grams["QS"].T) + shift * shift * np.eye(len(gram))
     error = _distance(grams.get("QS"), gram, shift, isotropic)
     T = _cholesky_factor(gram)
     if T is None:
@@ -374,7 +374,12 @@ def _at_once(whole: Mapping[str, np.ndarray], isotropic: tuple[float, int] | Non
             shift = _shift(ritz, len(S), isotropic)
             if shift:
                 S = S - shift * Q
-        error = _distance(inner, S.T @ S, shift, isotropic) if isotropic is not None else 0.0
+        error = 0.0
+        if isotropic is not None:
+            # The distance has no unit; without one the squares cannot overflow.
+            unit = float(np.abs(S).max()) or 1.0
+            scaled = S / unit
+            error = _distance(None if inner is None else inner / unit, scaled.T @ scaled, shift / unit, isotropic)
         basis = orthonormalise([S]).slabs[0]
         found = _in_memory(D * basis)
         if N is None:
