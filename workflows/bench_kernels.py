@@ -44,7 +44,13 @@ from distmom.models.multilabel.heads.neighbor_heads import NeighborsHead
 from distmom.models.multilabel.heads.score_kernels import add_sparse_scores
 from distmom.models.multilabel.kernels import top_by_states, top_of_products
 from distmom.moments.documents.labels import posteriors
-from distmom.moments.documents.share_kernels import find_collapsed
+from distmom.moments.documents.share_kernels import (
+    Counts,
+    Documents,
+    GivenTopics,
+    Iteration,
+    find_collapsed,
+)
 from distmom.moments.features.residuals import add_residuals
 from distmom.moments.features.tfidf import inverse_document_frequency, tfidf_rows
 from distmom.moments.kernels import add_third_moment, gather
@@ -387,8 +393,9 @@ def test_shares_of_topics(benchmark: Any, bounded: Bounded, block: Block, k: int
     out, totals = np.zeros((words.shape[1], k), np.float32), np.zeros(k)
     # Two products and three sums per topic and position in an iteration, with a tolerance that none reaches.
     bounded.run(
-        benchmark, find_collapsed, words.indptr, words.indices, counts, topics, unigram, 0.01, np.full(k, 0.1),
-        n_iter, 0.0, own, shares, totals, out, operations=5.0 * n_iter * k * words.nnz,
+        benchmark, find_collapsed, Documents(words.indptr, words.indices, counts),
+        GivenTopics(topics, unigram, 0.01, np.full(k, 0.1)), Iteration(n_iter, 0.0), shares,
+        Counts(own, totals, out), operations=5.0 * n_iter * k * words.nnz,
         n_bytes=12.0 * k * words.nnz,
     )  # fmt: skip
 

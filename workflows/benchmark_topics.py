@@ -81,7 +81,8 @@ from distmom.corpus import MemoryCorpus, open_corpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.evaluate.topics import coherence_of_counts, diversity, top_words
 from distmom.models.topics.refine import COMPLETION_SMOOTHING, complete
-from distmom.moments.documents.document_shares import GivenTopics, document_shares
+from distmom.moments.documents.document_shares import document_shares
+from distmom.moments.documents.share_kernels import GivenTopics
 from distmom.spectral.program.execute import execute
 
 UCI, CORPUS, PLANTED, PURE = "uci:", "corpus:", "planted:", "distmom-pure"

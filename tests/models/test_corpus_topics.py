@@ -13,7 +13,8 @@ from distmom.errors import UsageError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel.latent import corpus_topics
 from distmom.models.multilabel.latent.corpus_topics import default_topics
-from distmom.moments.documents.document_shares import SHORT, GivenTopics, document_shares
+from distmom.moments.documents.document_shares import SHORT, document_shares
+from distmom.moments.documents.share_kernels import GivenTopics
 from distmom.moments.documents.topic_labels import TopicLabelsPass
 
 K, N_OWN, N_COMMON = 3, 12, 4

@@ -12,9 +12,17 @@ from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import open_engine
 from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.tall import TallSum
-from distmom.moments.documents.document_shares import GivenTopics, mixture_shares
+from distmom.moments.documents.document_shares import mixture_shares
 from distmom.moments.documents.halves import half_counts
-from distmom.moments.documents.share_kernels import find_collapsed, find_shares, log_likelihood
+from distmom.moments.documents.share_kernels import (
+    Counts,
+    Documents,
+    GivenTopics,
+    Iteration,
+    find_collapsed,
+    find_shares,
+    log_likelihood,
+)
 from distmom.moments.documents.shares import CompletionPass, MixturePass, RefinePass, folds_of
 
 #: topics of the documents below: more than fit into one vector of lanes, and no multiple of them
@@ -38,11 +46,23 @@ def shares_of(X, topics, unigram, smoothing, alpha, variational, n_iter, toleran
     (n, _), k = X.shape, topics.shape[1]
     shares, totals = np.full((n, k), 1 / k, topics.dtype), np.zeros(k)
     likelihood = find_shares(
-        X.indptr, X.indices, X.data.astype(float), topics, unigram, smoothing, alpha, variational, n_iter,
-        tolerance, np.ones(n) if own is None else own, shares, totals,
-        np.zeros((0, k), topics.dtype) if out is None else out,
-    )  # fmt: skip
+        counts_of(X),
+        GivenTopics(topics, unigram, smoothing, alpha),
+        variational,
+        Iteration(n_iter, tolerance),
+        shares,
+        Counts(
+            np.ones(n) if own is None else own,
+            totals,
+            np.zeros((0, k), topics.dtype) if out is None else out,
+        ),
+    )
     return shares, likelihood, totals
+
+
+def counts_of(X):
+    """Return counts as the kernels read them."""
+    return Documents(X.indptr, X.indices, X.data.astype(float))
 
 
 def plain_shares(x, topics, alpha, variational, n_iter):
@@ -108,10 +128,8 @@ def test_collapsed_shares_are_what_the_other_positions_say(documents):
     X, topics, unigram = documents
     alpha, own = ALPHA, np.linspace(0.5, 2.0, 31)
     shares, totals, out = np.full((31, K), 1 / K), np.zeros(K), np.zeros((25, K))
-    likelihood = find_collapsed(
-        X.indptr, X.indices, X.data.astype(float), topics, unigram, 0.1, alpha, 5000, 1e-14, own, shares, totals,
-        out,
-    )  # fmt: skip
+    given, counted = GivenTopics(topics, unigram, 0.1, alpha), Counts(own, totals, out)
+    likelihood = find_collapsed(counts_of(X), given, Iteration(5000, 1e-14), shares, counted)
     mixed = 0.9 * topics + 0.1 * unigram[:, None]
     expected, expected_likelihood = np.zeros((25, K)), 0.0
     for i in range(31):
@@ -147,7 +165,8 @@ def test_likelihood_is_that_of_the_mixture(k):
     rng = np.random.default_rng(k)
     topics, shares = rng.dirichlet(np.ones(30), k).T.copy(), rng.dirichlet(np.ones(k), 12)
     X, unigram = csr_array(rng.poisson(0.5, (12, 30))), np.full(30, 1 / 30)
-    found = log_likelihood(X.indptr, X.indices, X.data.astype(float), topics, unigram, 0.1, shares)
+    given = GivenTopics(topics, unigram, 0.1, ALPHA)
+    found = log_likelihood(counts_of(X), given, shares)
     s = shares @ (0.9 * topics + 0.1 * unigram[:, None]).T
     assert found == pytest.approx((X.toarray() * np.log(s)).sum(), rel=1e-12)
 

@@ -11,8 +11,8 @@ import numpy as np
 from distmom.corpus import Block
 from distmom.engine import StoredArray
 from distmom.models.topics.refine import COMPLETION_SMOOTHING
-from distmom.moments.documents.document_shares import GivenTopics, document_shares, mixture_shares
-from distmom.moments.documents.share_kernels import LEAST
+from distmom.moments.documents.document_shares import document_shares, mixture_shares
+from distmom.moments.documents.share_kernels import LEAST, GivenTopics
 from distmom.moments.kernels import gather
 
 

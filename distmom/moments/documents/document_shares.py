@@ -6,7 +6,7 @@ single topic each by the posterior probabilities of the topics.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -20,68 +20,16 @@ from distmom.moments.documents.share_kernels import (
     LEAST,
     MAX_ITER,
     TOLERANCE,
+    Counts,
+    Documents,
+    GivenTopics,
+    Iteration,
     find_collapsed,
     find_shares,
 )
 
-
-@dataclass(frozen=True)
-class GivenTopics:
-    """Topics with which shares are inferred.
-
-    Attributes
-    ----------
-    topics : ndarray of shape (d, k)
-        Columns are word probabilities.
-    unigram : ndarray of shape (d,)
-        Word probabilities of the corpus, mixed into every topic with weight ``smoothing``.
-    smoothing : float
-    alpha : ndarray of shape (k,)
-        Dirichlet parameters of the shares; probabilities of the topics where a document has a single one.
-    """
-
-    topics: np.ndarray
-    unigram: np.ndarray
-    smoothing: float
-    alpha: np.ndarray
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """How the iteration for the shares of a document ends.
-
-    Attributes
-    ----------
-    n_iter : int
-        Largest number of iterations.
-    tolerance : float
-        Iteration ends when shares change by less, summed over topics.
-    """
-
-    n_iter: int
-    tolerance: float
-
-
 #: iteration to convergence, and few steps, for passes that are repeated
 FULL, SHORT = Iteration(FULL_ITER, FULL_TOLERANCE), Iteration(MAX_ITER, TOLERANCE)
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Where words of documents are counted by topic, as in `distmom.moments.documents.share_kernels.find_shares`.
-
-    Attributes
-    ----------
-    own : ndarray of shape (n,)
-        Weights of the documents.
-    totals : ndarray of shape (k,)
-    out : ndarray of shape (d, k)
-        Both are added to in place.
-    """
-
-    own: np.ndarray
-    totals: np.ndarray
-    out: np.ndarray
 
 
 def document_shares(
@@ -120,13 +68,11 @@ def document_shares(
     shares = np.full((n, k), 1.0 / max(1, k), topics.dtype) if start is None else start.copy()
     if counts is None:
         counts = Counts(np.ones(n), np.zeros(k), np.zeros((0, k), topics.dtype))
-    read = (words.indptr, words.indices, words.data.astype(np.float64))
-    law = (topics, given.unigram, given.smoothing, given.alpha)
-    end = (iteration.n_iter, iteration.tolerance)
-    added = (counts.own, shares, counts.totals, counts.out)
+    documents = Documents(words.indptr, words.indices, words.data.astype(np.float64))
+    given = given._replace(topics=topics)
     if how == "cvb":
-        return shares, find_collapsed(*read, *law, *end, *added)
-    return shares, find_shares(*read, *law, how == "vb", *end, *added)
+        return shares, find_collapsed(documents, given, iteration, shares, counts)
+    return shares, find_shares(documents, given, how == "vb", iteration, shares, counts)
 
 
 def mixture_shares(block: Block, given: GivenTopics) -> np.ndarray:

@@ -23,16 +23,16 @@ from distmom.corpus.block import csr_from_parts
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.moments.documents.document_shares import (
-    SHORT,
-    Counts,
-    GivenTopics,
-    document_shares,
-    mixture_shares,
-)
+from distmom.moments.documents.document_shares import SHORT, document_shares, mixture_shares
 from distmom.moments.documents.halves import half_counts
 from distmom.moments.documents.labels import posteriors
-from distmom.moments.documents.share_kernels import log_likelihood, row_totals
+from distmom.moments.documents.share_kernels import (
+    Counts,
+    Documents,
+    GivenTopics,
+    log_likelihood,
+    row_totals,
+)
 from distmom.moments.kernels import row_sums, scatter
 from distmom.moments.weighting import row_weights
 
@@ -273,6 +273,7 @@ class CompletionPass(TopicsPass):
         own = np.repeat(row_weights(block), np.diff(words.indptr))
         proportions = self.alpha / self.alpha.sum()
         half = csr_from_parts(first, words.indices, words.indptr, words.shape)
+        documents = Documents(words.indptr, words.indices, second * own)
         shares = None
         for j, total in enumerate(self.alpha_sums):
             if self.mixture:
@@ -280,17 +281,9 @@ class CompletionPass(TopicsPass):
                 shares = mixture_shares(of_half, given)
             else:
                 # The shares with one sum are close to those with the next.
-                trial = replace(given, alpha=total * proportions)
+                trial = given._replace(alpha=total * proportions)
                 shares, _ = document_shares(half, trial, how="em", start=shares)
-            sums["log_likelihood"][j] += log_likelihood(
-                words.indptr,
-                words.indices,
-                second * own,
-                given.topics,
-                given.unigram,
-                given.smoothing,
-                shares,
-            )
+            sums["log_likelihood"][j] += log_likelihood(documents, given, shares)
         sums["tokens"] += (second * own).sum()
         sums["documents"] += row_weights(block).sum()
         return None
