@@ -19,6 +19,7 @@ from distmom.cli.options import (
 )
 from distmom.cli.parameters import can, flag, given, parameter_options, parameters
 from distmom.cli.progress import PassProgress
+from distmom.cli.run_record import Like
 from distmom.cli.shared import open_workers, show
 from distmom.cli.updates import combine_models
 from distmom.corpus.files.storage import is_url
@@ -64,7 +65,7 @@ def moments(
     if like is not None and chosen:
         raise UsageError(f"{flag(next(iter(chosen)))}: expected none with --like {like}, which fixes it")
     first = TopicMoments(**chosen) if like is None else TopicMoments.load(like)
-    basis = None if like is None else runs.Like(str(Path(like).absolute()), first.basis_digest)
+    basis = None if like is None else Like(str(Path(like).absolute()), first.basis_digest)
     run = runs.create(corpus, dst, run_path, runs.MOMENTS, first.get_params(), overwrite, basis)
     if not runs.show_finished(run, as_json):
         add_up(run, cluster, as_json, first)

@@ -15,6 +15,7 @@ import click
 from distmom.cli import run as runs
 from distmom.cli.moments import are_moments, describe_moments
 from distmom.cli.options import json_option
+from distmom.cli.run_record import describe, last_event
 from distmom.cli.shared import describe_corpus, show
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
@@ -176,7 +177,7 @@ def _verify_truth(path: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Kind:
-    """How a place of one kind is described, and read to find problems."""
+    """How to describe a place of one kind, and how to read all of it to find problems."""
 
     describe: Callable[[str], dict[str, Any]]
     verify: Callable[[str], list[str]]
@@ -186,7 +187,7 @@ _KINDS = {
     "model": _Kind(_describe_model, _verify_model),
     "moments": _Kind(lambda path: describe_moments(_load_moments(path)), _verify_moments),
     "run": _Kind(
-        lambda path: {**runs.describe(path), **runs.last_event(path)}, lambda path: runs.reopen(path).verify()
+        lambda path: {**describe(path), **last_event(path)}, lambda path: runs.reopen(path).verify()
     ),
     "job": _Kind(lambda path: _open_job(path).status(), _verify_job),
     "truth": _Kind(_describe_truth, _verify_truth),

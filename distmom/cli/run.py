@@ -1,4 +1,4 @@
-"""The record of a fit, an update or of moments on disk, so that it can be interrupted and resumed."""
+"""Runs of commands: a fit, an update or the adding up of moments, which can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from distmom.cli.options import Cluster
-from distmom.cli.parameters import table
+from distmom.cli.run_record import RUN, Like, describe
 from distmom.cli.shared import open_input, show
 from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus
 from distmom.corpus.files.aside import discard, recover, remove_left
 from distmom.corpus.files.commit import destination
-from distmom.corpus.files.records import RecordFormat
 from distmom.corpus.files.space import space_explained
 from distmom.corpus.files.storage import is_url, place_of
 from distmom.engine import RunDirectory
 from distmom.engine.directory import epochs
-from distmom.engine.directory.events import read_log
 from distmom.engine.directory.run_directory import FIRST_DIRECTORIES
 from distmom.engine.environment import differing, environment
 from distmom.engine.reports import has_reports
@@ -40,38 +38,11 @@ from distmom.spectral.saved.artifact import check_target, record_digest, staged
 
 #: name of the estimator of kept moments
 MOMENTS = "moments"
-#: of run.json
-RUN = RecordFormat("distmom-run", 2, "remove the run directory and start the run again")
-_ENTRIES = {
-    "corpus": str,
-    "corpus_digest": str,
-    "model": str,
-    "model_name": str,
-    "parameters": dict,
-    "overwrite": bool,
-    "temporary": bool,
-    "versions": dict,
-}
-
-
-@dataclass(frozen=True)
-class Like:
-    """Moments whose basis a run of moments uses, or the model that is updated.
-
-    Attributes
-    ----------
-    path : str
-    digest : str
-        Of the basis (see `TopicMoments.basis_digest`), or of the record of the model.
-    """
-
-    path: str
-    digest: str
 
 
 @dataclass(frozen=True)
 class Run:
-    """A fit, or the adding up of moments, that has begun.
+    """A fit, an update or the adding up of moments that has begun.
 
     Attributes
     ----------
@@ -139,7 +110,7 @@ class Run:
                 error.add_note(self._resume_command(cluster))
             raise
         except (UsageError, InputError):
-            # What has been added up may serve with other options.
+            # Sums that have been added up may still be of use with other options.
             if begun and not _has_sums(self.path) and not is_job(self.path):
                 discard(self.path)
             raise
@@ -217,7 +188,7 @@ class Run:
 
     @contextmanager
     def _conflict_explained(self) -> Iterator[None]:
-        """Add to errors about the path of the model how to keep the finished passes; a context manager."""
+        """Extend errors about the path of the model by how to keep the finished passes; a context manager."""
         try:
             yield
         except UsageError as error:
@@ -318,7 +289,7 @@ def create(
 
 
 def _may_be_run(path: Path) -> bool:
-    """Return whether a directory holds a run, or nothing but empty directories that a run makes first."""
+    """Return whether a directory holds a run, or only the empty directories that a run creates first."""
     if any((path / name).exists() for name in ("run.json", "epochs", "job.json")):
         return True
     return all(
@@ -353,7 +324,7 @@ def _is_same(new: Run) -> bool:
 
 
 def show_finished(run: Run, as_json: bool) -> bool:
-    """Report a run that has ended well, remove it if it is temporary, and return whether it has ended well."""
+    """Return whether a run has ended well; if so, report it, and remove it if it is temporary."""
     if run.is_new or not run.is_finished():
         return False
     if run.temporary and _is_left(run.path):
@@ -368,7 +339,7 @@ def is_job(path: Path) -> bool:
 
 
 def interrupt() -> None:
-    """Interrupt this process as a signal from outside does, if it is prepared for that."""
+    """Interrupt this process as SIGTERM would, if it has a handler for that signal."""
     if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN, None):
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -395,31 +366,3 @@ def reopen(path: str | Path) -> Run:
         record["model_name"], record["parameters"], record["overwrite"], record["temporary"],
         Like(**record["like"]) if "like" in record else None, record.get("groups"),
     )  # fmt: skip
-
-
-def describe(path: str | Path) -> dict[str, Any]:
-    """Return the record of a run."""
-    file = Path(path) / "run.json"
-    if not file.exists():
-        raise UsageError(f"{path}: not a run (no run.json)")
-    record = RUN.read(file)
-    for name, kind in _ENTRIES.items():
-        if not isinstance(record.get(name), kind):
-            raise StoreError(f"{file}: {name}: expected a {kind.__name__}, got {record.get(name)!r}")
-    if record["model_name"] not in table():
-        raise StoreError(
-            f"{file}: model_name: expected one of {', '.join(table())}, got {record['model_name']!r}"
-        )
-    like = record.get("like")
-    if like is not None and not (isinstance(like, dict) and set(like) == {"path", "digest"}):
-        raise StoreError(f"{file}: like: expected path and digest, got {like!r}")
-    if not isinstance(record.get("groups", ""), str):
-        raise StoreError(f"{file}: groups: expected a path, got {record['groups']!r}")
-    committed = sorted(p.parent.name for p in (Path(path) / "passes").glob("*/DONE.json"))
-    return {**record, "committed": committed, "environments": RunDirectory(path).environments()}
-
-
-def last_event(path: str | Path) -> dict[str, Any]:
-    """Return the last event of the log of a run, if it has any, as the entry ``last_event``."""
-    events = read_log(RunDirectory(path).log)
-    return {"last_event": events[-1].to_json()} if events else {}

@@ -20,7 +20,7 @@ from distmom.cli.parameters import can
 from distmom.cli.terminal import say
 from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus, ingest, open_corpus, open_words
 from distmom.corpus.files.storage import is_url
-from distmom.corpus.sources.ingest import detect_format
+from distmom.corpus.sources.formats import detect_format
 from distmom.corpus.sources.readers.source import check_file
 from distmom.engine import Executor, is_small, open_executor
 from distmom.errors import UsageError
@@ -104,7 +104,7 @@ def check_source(src: str, format_: str | None, zero_based: bool | None) -> None
 
 
 def columns_of(model: Any) -> SimpleNamespace:
-    """Return words, labels and reading of text of a model, for a corpus that is ingested like it."""
+    """Return the words, labels and text settings of a model, for a corpus that is ingested in the same way."""
     return SimpleNamespace(
         vocabulary=model.vocabulary_, label_names=model.label_names_, settings=model.settings_
     )
@@ -132,7 +132,7 @@ def open_views(path: str, groups: str | None) -> ViewCorpus:
 
 
 def open_input(path: str, model: str, groups: str | None) -> Corpus | LayeredCorpus | ViewCorpus:
-    """Open the input of the model of a given name: a corpus, or a file of views; raises the errors of either."""
+    """Open the input of a model, which is a corpus or a file of views, depending on the name of the model."""
     if groups is not None or (can(model, Capability.VIEWS) and Path(path).is_file()):
         return open_views(path, groups)
     return open_corpus(path)

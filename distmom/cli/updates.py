@@ -9,6 +9,7 @@ import click
 from distmom.cli import run as runs
 from distmom.cli.options import Cluster, cluster_options, json_option, overwrite_option, run_option
 from distmom.cli.progress import PassProgress
+from distmom.cli.run_record import Like
 from distmom.cli.shared import open_workers, show
 from distmom.corpus.files.storage import place_of
 from distmom.errors import StoreError, UsageError
@@ -46,7 +47,7 @@ def update(
               distmom update newer withdrawn less --remove
     """
     first = _model(model)
-    like = runs.Like(place_of(model), str(record_digest(model)))
+    like = Like(place_of(model), str(record_digest(model)))
     run = runs.create(corpus, dst, run_path, MULTILABEL, {"remove": remove}, overwrite, like)
     if not runs.show_finished(run, as_json):
         add_documents(run, cluster, as_json, first)

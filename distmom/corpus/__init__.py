@@ -9,7 +9,8 @@ from distmom.corpus.layers import AnyCorpus, Layer, RowShard, Shard
 from distmom.corpus.memory import MemoryCorpus
 from distmom.corpus.open import open_corpus, open_words
 from distmom.corpus.rows import RowCorpus
-from distmom.corpus.sources.ingest import FORMATS, ingest, write_corpus
+from distmom.corpus.sources.formats import FORMATS
+from distmom.corpus.sources.ingest import ingest, write_corpus
 from distmom.corpus.sources.ingest_rows import ingest_rows, ingest_sentences
 from distmom.corpus.sources.row_formats import ROW_FORMATS
 from distmom.corpus.sources.texts import text_corpus

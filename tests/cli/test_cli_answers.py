@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import zarr
 
-from distmom.corpus.sources.ingest import detect_format
+from distmom.corpus.sources.formats import detect_format
 from distmom.errors import UsageError
 
 LOCAL = ("--workers", "0", "--quiet")

@@ -11,8 +11,8 @@ import pytest
 from helpers import planted_corpus
 from scipy.sparse import vstack
 
-from distmom.cli import run as runs
 from distmom.cli.main import main
+from distmom.cli.run_record import describe
 from distmom.corpus import from_arrays, open_corpus
 from distmom.engine import RunDirectory
 from distmom.models import TopicMoments
@@ -108,7 +108,7 @@ def test_interrupted_moments_go_on_and_have_the_same_bits(large, tmp_path, expec
     assert "Traceback" not in err
     assert not (tmp_path / "m").exists()
     assert main(["verify", str(tmp_path / "m.run")]) == 0
-    committed = runs.describe(tmp_path / "m.run")["committed"]
+    committed = describe(tmp_path / "m.run")["committed"]
     made = sum(name.startswith("moments-") for name in committed)
     assert 2 <= made < 6
     [reported] = [

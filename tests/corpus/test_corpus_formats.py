@@ -16,7 +16,7 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
 from distmom.corpus import FORMATS, ingest
-from distmom.corpus.sources.ingest import detect_format
+from distmom.corpus.sources.formats import detect_format
 from distmom.corpus.sources.readers.source import _decompressed
 from distmom.errors import InputError, UsageError
 

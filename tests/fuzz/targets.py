@@ -16,7 +16,7 @@ import zarr
 from helpers import random_corpus
 
 from distmom.corpus import ViewCorpus, from_arrays, open_corpus
-from distmom.corpus.sources.ingest import FORMATS
+from distmom.corpus.sources.formats import FORMATS
 from distmom.corpus.sources.readers.name_files import read_labels
 from distmom.corpus.sources.readers.rows import RowSpec
 from distmom.corpus.sources.readers.spec import Spec

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distmom.cli.run import RUN, describe
+from distmom.cli.run_record import RUN, describe
 from distmom.corpus import open_corpus
 from distmom.engine import PassDone, PassStarted, RunDirectory
 from distmom.engine.directory.events import read_log

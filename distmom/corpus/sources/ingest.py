@@ -6,23 +6,19 @@ import builtins
 import hashlib
 import json
 import os
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from distmom.corpus.names import check_names
 from distmom.corpus.sources.columns import Named
+from distmom.corpus.sources.formats import FORMATS, WITH_FIELDS, checked_format
 from distmom.corpus.sources.pipeline import Job, Map, Progress
 from distmom.corpus.sources.readers.documents import open_documents
-from distmom.corpus.sources.readers.matrices import open_npz, open_uci
 from distmom.corpus.sources.readers.name_files import read_labels, read_names
-from distmom.corpus.sources.readers.source import LineReader, Tally, bare_name, check_file
-from distmom.corpus.sources.readers.sparse import open_ldac, open_svmlight, open_xmc
-from distmom.corpus.sources.readers.spec import Source, Spec
-from distmom.corpus.sources.readers.text import check_fields, open_csv, open_jsonl, open_lines, open_tsv
-from distmom.corpus.sources.row_formats import ROW_FORMATS
+from distmom.corpus.sources.readers.source import bare_name
+from distmom.corpus.sources.readers.spec import Spec
+from distmom.corpus.sources.readers.text import check_fields
 from distmom.corpus.sources.tokenize import ENGLISH_STOP_WORDS, Tokenizer, warn_of_lost_words
 from distmom.corpus.stored.words import Corpus
 from distmom.corpus.stored.write_words import CorpusWriter
@@ -30,78 +26,6 @@ from distmom.errors import InputError, UsageError
 
 #: incremented whenever the encoding of a source into parts changes
 ENCODING_VERSION = 4
-
-
-@dataclass(frozen=True)
-class Format:
-    """A source format.
-
-    Attributes
-    ----------
-    description : str
-    open : callable
-        Opens a source.
-    suffixes, prefixes : tuple of str, default=()
-        Endings and beginnings of file names that identify the format.
-    names_words, names_labels : bool, default=False
-        Whether the source contains words and labels by name rather than by column number.
-    """
-
-    description: str
-    open: Callable[[Spec], Source]
-    suffixes: tuple[str, ...] = ()
-    prefixes: tuple[str, ...] = ()
-    names_words: bool = False
-    names_labels: bool = False
-
-
-FORMATS: dict[str, Format] = {
-    "xmc": Format("header 'documents words labels', lines 'l,l w:v w:v'", open_xmc, (".xmc.txt", ".xmc")),
-    "svmlight": Format(
-        "lines 'l,l w:v w:v'", open_svmlight, (".svm", ".svmlight", ".libsvm"), names_labels=True
-    ),
-    "jsonl": Format("JSON objects, one per line", open_jsonl, (".jsonl", ".ndjson"), (), True, True),
-    "csv": Format("table with a header row", open_csv, (".csv",), (), True, True),
-    "tsv": Format("lines 'label,label<TAB>text'", open_tsv, (".tsv",), (), True, True),
-    "uci": Format("UCI docword triples", open_uci, (), ("docword.",)),
-    "ldac": Format("lines 'pairs word:count'", open_ldac, (".ldac", ".lda-c")),
-    "npz": Format("SciPy sparse matrices", open_npz, (".npz",)),
-    # Files of several formats are named .txt: see `_format_of_text`.
-    "lines": Format("texts without labels, one per line", open_lines, (), (), True, True),
-}
-#: formats whose fields have names
-_FIELDS = ("jsonl", "csv")
-
-
-def detect_format(path: str) -> str:
-    """Return the format that a file's name indicates, or the first line of a ``.txt`` file; else a UsageError."""
-    name = bare_name(path)
-    for key, known in FORMATS.items():
-        if name.endswith(known.suffixes or ("\0",)) or name.startswith(known.prefixes or ("\0",)):
-            return key
-    if name.endswith(".txt") and (found := _format_of_text(path)):
-        return found
-    formats = ", ".join((*FORMATS, *ROW_FORMATS))
-    raise UsageError(f"{path}: the file name does not indicate a format; specify one of {formats} (--format)")
-
-
-def _format_of_text(path: str) -> str | None:
-    """Return the format of a ``.txt`` file: a header of XMC, or text without tabs; None if it may be another."""
-    lines, n = LineReader(path, Tally(path)).take_text(1)
-    if not n:
-        # An empty file is reported as such by the reader of any format.
-        return "lines"
-    first = lines.decode("utf-8", "replace")
-    if re.fullmatch(r"\s*\d+ \d+ \d+\s*", first):
-        return "xmc"
-    # A row of numbered columns has entries such as 7:2.5, after one field of labels at most and up to a comment.
-    # In a text, other words stand beside a time such as 3:30. Labels before a text have a tab.
-    fields = first.partition("#")[0].split()
-    is_row = any(re.match(r"\d+:\S", field) for field in fields) and all(
-        re.match(r"(\d+|qid):\S", field) for field in fields[1:]
-    )
-    is_text = any(c.isalpha() for c in first) and "\t" not in first and not is_row
-    return "lines" if is_text else None
 
 
 def ingest(
@@ -203,14 +127,14 @@ def ingest(
         If arguments are invalid or contradict each other, or the destination exists or is being written to.
     """
     path = os.fspath(source)
-    name = _checked_format(path, format)
-    known = FORMATS[name]
+    name = checked_format(path, format)
+    kind = FORMATS[name]
     if label_source is not None and name not in ("xmc", "npz"):
         raise UsageError(f"label_source: is for the formats xmc and npz only, got format {name}")
-    if like is not None and vocabulary is not None and known.names_words:
+    if like is not None and vocabulary is not None and kind.names_words:
         raise UsageError("vocabulary: cannot be combined with `like`, which provides the vocabulary")
-    if id_column is not None and name not in _FIELDS:
-        raise UsageError(f"id_column: is for the formats {' and '.join(_FIELDS)} only, got format {name}")
+    if id_column is not None and name not in WITH_FIELDS:
+        raise UsageError(f"id_column: is for the formats {' and '.join(WITH_FIELDS)} only, got format {name}")
     if shard_documents < 1:
         raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
     if name == "uci" and vocabulary is None:
@@ -220,7 +144,7 @@ def ingest(
         ngram_min, analyzer,
     )  # fmt: skip
     words = given_names("vocabulary", vocabulary, tokenizer.analyzer != "word")
-    if known.names_words and like is None:
+    if kind.names_words and like is None:
         warn_of_lost_words(tokenizer, words or ())
     label_names, label_ids = (None, []) if labels is None else read_labels(os.fspath(labels))
     spec = Spec(
@@ -228,7 +152,7 @@ def ingest(
         label_path=None if label_source is None else os.fspath(label_source),
         strict=strict,
         tokenizer=tokenizer,
-        n_words=None if known.names_words or words is None else len(words),
+        n_words=None if kind.names_words or words is None else len(words),
         n_labels=0 if name == "ldac" else None,
         zero_based=zero_based,
         text_field=text_field,
@@ -244,7 +168,7 @@ def ingest(
         [before, settings, words, label_names]
         + ([list(like.vocabulary), list(like.label_names)] if like is not None else [])
     )
-    opened = known.open(spec)
+    opened = kind.open(spec)
     if words is not None and opened.spec.n_words not in (None, len(words)):
         raise InputError.at(
             path, 1, "number of words", f"{len(words)} as in the vocabulary", str(opened.spec.n_words)
@@ -257,7 +181,7 @@ def ingest(
             )
 
     job = Job(
-        opened, shard_documents, words, label_names, like, known.names_words, known.names_labels, label_ids
+        opened, shard_documents, words, label_names, like, kind.names_words, kind.names_labels, label_ids
     )
     return job.run(
         CorpusWriter(destination, overwrite=overwrite, fingerprint=fingerprint),
@@ -269,22 +193,13 @@ def ingest(
     )
 
 
-def _checked_format(path: str, format: str | None) -> str:
-    """Return the format of a source, by default the one that its name indicates; a UsageError without one."""
-    check_file(path)
-    name = detect_format(path) if format is None else format
-    if name not in FORMATS:
-        raise UsageError(f"format: expected one of {', '.join(FORMATS)}, got {name!r}")
-    return name
-
-
 def _settings(name: str, spec: Spec, shard_documents: int) -> dict[str, Any]:
     """Return the settings of an ingest that the manifest holds and the fingerprint covers."""
     settings: dict[str, Any] = {"format": name, "source": os.path.basename(spec.path)}
     settings |= {"shard_documents": shard_documents, "strict": spec.strict}
     if FORMATS[name].names_words:
         settings |= {"tokenizer": spec.tokenizer.settings()}
-    if name in _FIELDS:
+    if name in WITH_FIELDS:
         settings |= {"text_field": spec.text_field, "labels_field": spec.labels_field}
     # Left out at their defaults, as in corpora of versions without these options.
     if spec.label_separator != "," and name in ("tsv", "csv"):

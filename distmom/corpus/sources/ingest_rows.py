@@ -17,7 +17,8 @@ from distmom.corpus.layers import CONTEXT_ROWS, Layer, check_layer_name
 from distmom.corpus.names import check_names
 from distmom.corpus.open import open_layers
 from distmom.corpus.rows import as_array
-from distmom.corpus.sources.ingest import detect_format, stop_word_list
+from distmom.corpus.sources.formats import detect_format
+from distmom.corpus.sources.ingest import stop_word_list
 from distmom.corpus.sources.pipeline import Map, Progress
 from distmom.corpus.sources.readers.arrays import open_array
 from distmom.corpus.sources.readers.name_files import read_names

@@ -28,7 +28,7 @@ class RowFormat:
     suffixes : tuple of str, default ()
         Endings of names of files or directories that identify the format.
     options : tuple of str, default ()
-        Arguments of `ingest_rows` that apply to this format, beside those that apply to all.
+        Arguments of `ingest_rows` that apply to this format, in addition to those that apply to all.
     """
 
     description: str
@@ -43,7 +43,7 @@ OF_TABLES = ("names", "columns", "group_column", "id_column")
 OF_TEXTS = ("min_count", "rare_suffix")
 
 
-#: formats of rows and sequences, beside those of documents in `distmom.corpus.sources.ingest.FORMATS`
+#: formats of rows and sequences by name; those of documents are in `distmom.corpus.sources.formats`
 ROW_FORMATS: dict[str, RowFormat] = {
     "npy": RowFormat("NumPy array of rows or symbols", open_npy, (".npy",), OF_ARRAYS),
     "rows-npz": RowFormat("NumPy archive of rows: values and lengths, or one array", open_npz, (), OF_ARRAYS),
