@@ -196,7 +196,7 @@ def padded(size: Any) -> Any:
 
 @compiled
 def dot(x: Any, y: Any, width: Any) -> Any:
-    """Return the inner product of the first ``width`` elements of two vectors, a positive multiple of `LANES`."""
+    """Return the inner product of the first ``width`` elements of two vectors, a multiple of `LANES`."""
     total = load(x, 0) * load(y, 0)
     for c in range(LANES, width, LANES):
         total = total + load(x, c) * load(y, c)

@@ -30,7 +30,7 @@ def _holds(labels: Any, start: int, stop: int, label: int) -> bool:
 
 
 def rank_discounts(depth: int) -> NDArray[np.float64]:
-    """Return what a hit at rank 1, 2, ..., ``depth`` adds to the discounted gain, ``1 / log2(rank + 1)``."""
+    """Return the gain of a hit at rank 1, 2, ..., ``depth``, discounted to ``1 / log2(rank + 1)``."""
     discounts: NDArray[np.float64] = 1.0 / np.log2(np.arange(2, depth + 2))
     return discounts
 
@@ -99,7 +99,7 @@ def _discounted(gains: Any, n_true: int, discounts: Any, depth: int) -> Any:
 
 @compiled
 def _n_won(values: Any, true: Any) -> Any:
-    """Count the pairs of an entry among ``true`` and another one: two where the former is larger, one for a tie.
+    """Add up the pairs of a true entry and another one: two points if the true one is larger, one for a tie.
 
     Every true entry is compared with all others, and values are never sorted.
     """

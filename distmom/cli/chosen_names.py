@@ -9,7 +9,7 @@ from distmom.errors import InputError, UsageError
 
 
 def chosen_names(text: str, known: Sequence[str]) -> list[str]:
-    """Return the names in a file, if there is one of that name, else those separated by commas.
+    """Return the names in a file if the text is its path, else the names separated by commas in the text.
 
     Parameters
     ----------

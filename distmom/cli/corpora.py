@@ -211,7 +211,7 @@ def _count_or_share(text: str, flag: str) -> int | float:
 
 
 def _like_model(path: str | None, capability: Capability) -> SimpleNamespace | None:
-    """Return the columns of a model that is stored at a path, if one is given."""
+    """Return the columns of the model at a path; None without a path."""
     if path is None:
         return None
     return columns_of(load_model_that(path, capability))

@@ -40,7 +40,7 @@ from distmom.spectral.capabilities import Capability
     "--side",
     metavar="HOW",
     default=None,
-    help="What is done to labelled rows or a vector, as --side of 'distmom fit': auto, project or whiten. "
+    help="How labelled rows or a vector are transformed, as --side of 'distmom fit': auto, project or whiten. "
     "[default: that of the fit]",
 )
 @click.option(
@@ -97,7 +97,7 @@ def find(
 
 
 def _read(name: str, path: str) -> np.ndarray:
-    """Read labelled rows, or what is along the component, as finite numbers."""
+    """Read labelled rows, or a vector along the component, as finite numbers."""
     try:
         check_npy_mark(path)
         found = np.asarray(np.load(path, allow_pickle=False))

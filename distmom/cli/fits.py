@@ -211,7 +211,7 @@ def _run_fit(run: runs.Run, cluster: Cluster, as_json: bool) -> None:
                 f"{planned['disk_bytes'] / 2**20:,.0f} MiB of disk"
             )
             usage = find_usage(run.path)
-            # What a resumed run holds already is part of what it needs.
+            # The space that a resumed run already occupies counts towards the space that it needs.
             needed = planned["disk_bytes"] - held_bytes(run.path)
             if usage is not None and usage[0] < needed:
                 logger.warning(
@@ -260,7 +260,7 @@ def _bound(value: float | None) -> float | str:
 
 
 def _choice_line(selection: dict[str, Any]) -> str:
-    """Return what ``head="auto"`` chose and what is expected of it, as one line."""
+    """Return the heads that ``head="auto"`` chose and their expected metric, as one line."""
     heads = ", ".join(selection["weights"])
     first, error = selection["held_out"]["auto"]["P@1"], selection["precision_error"]
     stated = selection.get("expected", {"metric": "P@1"})

@@ -14,7 +14,7 @@ from distmom.models import ESTIMATORS, estimator
 
 
 def declared_table() -> dict[str, Any]:
-    """Return what the estimators declare, as JSON values, by their names on the command line.
+    """Return the parameters that the estimators declare, as JSON values, by their names on the command line.
 
     Returns
     -------

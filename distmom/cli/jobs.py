@@ -221,7 +221,7 @@ def logs(job: str, follow: bool) -> None:
 @click.option("--now", is_flag=True, help="Restart the workers that run tasks of the job.")
 @json_option
 def cancel(job: str, now: bool, as_json: bool) -> None:
-    """End a job; what it has committed is kept.
+    """End a job; its committed passes are kept.
 
     Nothing of the job remains queued. Tasks that workers are running end by themselves, or with --now by the restart
     of these workers, which ends tasks of other jobs there too.

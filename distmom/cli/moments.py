@@ -99,7 +99,7 @@ def add_up(run: runs.Run, cluster: Cluster, as_json: bool, first: TopicMoments |
 
 
 def _begun_with(run: runs.Run) -> TopicMoments:
-    """Return the moments that a run began with: without sums, or those whose basis it uses.
+    """Return the moments that a run began with: new ones without sums, or the moments whose basis it uses.
 
     Raises
     ------

@@ -39,7 +39,7 @@ def table() -> dict[str, Any]:
 
 
 def can(model: str, capability: Capability) -> bool:
-    """Return whether models of a class, given by its name, have a capability."""
+    """Return whether the models of a class, named as on the command line, have a capability."""
     return capability in table()[model]["capabilities"]
 
 
@@ -70,7 +70,7 @@ class Value(click.ParamType[Any]):
 
         kind = _KINDS[self.declared["kind"]]
         if isinstance(value, str) and not (self.declared.get("auto") and value == "auto"):
-            # A value that is not a number is left to the check, whose message states what was expected.
+            # The check of the parameter rejects a value that is not a number, with a message that states the expected ones.
             with suppress(ValueError):
                 value = kind(value)
         if not (value == 0 and _zero_is_none(self.declared)):
@@ -188,7 +188,7 @@ class ModelCommand(click.Command):
 
 
 def _named(args: list[str]) -> str | None:
-    """Return the model that arguments name, the last one as in click; None if they name none."""
+    """Return the model that arguments name, the last one if there are several, as in click; None without one."""
     found = None
     for i, argument in enumerate(args):
         if argument == "--":
@@ -201,7 +201,7 @@ def _named(args: list[str]) -> str | None:
 
 
 def given(model: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of an estimator that options give, with None where 0 stands for None."""
+    """Return the parameters of an estimator set by options; 0 becomes None where it stands for None."""
     found = {}
     for name, declared in table()[model]["parameters"].items():
         if (value := options.get(name)) is not None:
@@ -210,6 +210,6 @@ def given(model: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def parameters(model: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return all parameters of an estimator: those that options give, and its own defaults."""
+    """Return all parameters of an estimator: those set by options, and defaults for the others."""
     known: dict[str, Any] = estimator(model)().get_params()
     return known | given(model, options)

@@ -111,7 +111,7 @@ def columns_of(model: Any) -> SimpleNamespace:
 
 
 def open_views(path: str, groups: str | None) -> ViewCorpus:
-    """Open a file of views and that of their groups.
+    """Open a file of views and the file of their groups.
 
     Raises
     ------

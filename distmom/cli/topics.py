@@ -279,7 +279,7 @@ def _rows_about(documents: str, columns: Any, executor: Executor, options: dict[
 
 
 def _shown(model: TopicSearch, found: FoundTopic, top: int) -> dict[str, Any]:
-    """Return the numbers and the words of a topic that are shown."""
+    """Return the numbers and words by which a topic is printed."""
     order = np.argsort(-found.topic, kind="stable")[:top]
     return {
         "share": found.share,

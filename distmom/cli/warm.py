@@ -69,7 +69,7 @@ class _Data:
 
 
 def _drawn(place: Path) -> _Data:
-    """Draw what models are fitted to; corpora are written below ``place``."""
+    """Draw the data that models are fitted to; corpora are written below ``place``."""
     from distmom.corpus import RowCorpus, ViewCorpus, from_arrays
     from distmom.simulate.chains import FactorialChains
     from distmom.simulate.views import poisson_sentences
@@ -167,7 +167,7 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield shown, partial(_fit, data, place, listing.name, options, data.documents)
     of_many: dict[str, dict[str, Any]] = {
         "many labels": {},
-        # Whichever heads were chosen, weights are scored that are large, and read from maps, beside small arrays.
+        # Whichever heads were chosen, some of the scored weights are large and memory-mapped, and others are small arrays.
         "many labels, head linear": {"head": "linear"},
         # Limits on weights have kernels of their own.
         "many labels, few weights": {"weights_per_word": 5, "weights_per_label": 5},

@@ -153,7 +153,7 @@ class Pass:
         raise TypeError(f"{type(self).__name__} does not define its sums")
 
     def working_bytes(self, n_rows: int) -> int:
-        """Return the bytes that `add` needs for a block of ``n_rows`` rows, beside the block and the sums."""
+        """Return the bytes that `add` needs for a block of ``n_rows`` rows, without the block and the sums."""
         return 0
 
     @property
@@ -206,7 +206,7 @@ class Pass:
 
 
 def cut_block(shard: Any, rows: Rows, axes: Mapping[str, str], taken: slice | np.ndarray) -> tuple[Any, Rows]:
-    """Return some units of a shard, and what is stored for them.
+    """Return some units of a shard, and the rows stored for them.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ SPARSE_BYTES = 8 * RUN_ENTRIES
 ENTRIES_PER_ROW = 16
 #: share of a worker's memory limit that a task may use: Dask spills and pauses above it
 LIMIT_SHARE = 0.7
-#: memory of a worker beside sums and blocks: interpreter, libraries, compiled kernels, freed memory that is kept
+#: memory of a worker without sums and blocks: interpreter, libraries, compiled kernels, freed memory that is kept
 RESERVED_BYTES = 384 << 20
 #: partial sums that a task may hold in memory at once: its own, an operand and the result of a merge
 LIVE_PARTIALS = 3

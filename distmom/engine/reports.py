@@ -2,7 +2,7 @@
 
 A task of a run that can be resumed writes the report on its group beside its partial sums: names, sizes and
 checksums of their files, a copy of the sums in memory, and the digests of stored rows. The driver that resumes the
-run takes these files over, and a task whose report and files are intact returns what the first task returned. The
+run takes these files over, and a task whose report and files are intact returns the result of the first task. The
 tree of sums is the same, and so are the bits.
 
 A report is named by the fingerprint of all that determines the partial sums. No task waits for the disk: files

@@ -89,7 +89,7 @@ class Engine:
 
     @property
     def _origin(self) -> tuple[Any, ...]:
-        """The values on which the bits of every sum depend beside the pass."""
+        """The values other than the pass on which the bits of every sum depend."""
         return KERNEL_VERSION, self.corpus.digest, [s.n_documents for s in self.corpus.shards]
 
     def put(self, array: np.ndarray) -> StoredArray:
@@ -133,7 +133,7 @@ class Engine:
             numbers, which are committed; the tall sums are removed. A pass that stores rows must have no separable
             sums.
         parameters : tuple, default ()
-            Everything that ``finish`` depends on beside the pass.
+            Everything other than the pass that ``finish`` depends on.
 
         Returns
         -------
@@ -171,7 +171,7 @@ class Engine:
         if committed is None:
             sums, folded = self._scans.add_up(pass_, rows, key)
             if folded.rows:
-                # What is held is lost with this process, so there is nothing to resume.
+                # Sums in memory are lost with this process, so there is nothing to resume.
                 total = Sums({name: np.array(value) for name, value in sums.items()})
                 self.directory.partials.release(folded.all_files())
                 return PassResult(total, _held_rows(pass_, folded), "")

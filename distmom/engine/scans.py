@@ -173,14 +173,14 @@ class Scans:
         return folded
 
     def _held(self, pass_: Pass, n_bytes: int) -> tuple[bool, bool]:
-        """Return whether the partial sums of a pass, of ``n_bytes`` together, and its rows are held in memory."""
+        """Return whether the partial sums of a pass, ``n_bytes`` in total, and its rows are held in memory."""
         of_rows = self.corpus.n_documents * pass_.row_bytes
         return self.holding.holds_sums(n_bytes), self.holding.holds_states(of_rows)
 
     def _reports(
         self, directory: Path, key: str, n_threads: int, cuts: Sequence[tuple[Any, ...]]
     ) -> Sequence[Report | None]:
-        """Return the place of the report on every task of a pass, and remove what others have left there.
+        """Return the path of the report on every task of a pass, and remove the other files found there.
 
         Reports are written if the run can be resumed. ``cuts`` are the parts of the pass that the tasks add up.
         """

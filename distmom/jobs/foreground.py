@@ -39,7 +39,7 @@ def carry_out(
 ) -> int:
     """Carry out a command of distmom as a job on this host, and wait for its end.
 
-    The driver is a child of this process, and what it prints is copied to the standard output. If the directory
+    The driver is a child of this process, and its output is copied to the standard output. If the directory
     holds this job already, it is continued: nothing is done if it is done, and it ends again if it was cancelled.
 
     Parameters
@@ -110,7 +110,7 @@ def _write_or_continue(run: Path, new: JobRecord) -> None:
 
 
 def _copy(printed: BinaryIO) -> None:
-    """Copy what was printed since the last call to the standard output."""
+    """Copy the output of the driver since the last call to the standard output."""
     while content := printed.read(_COPY_BYTES):
         sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()

@@ -33,7 +33,7 @@ from distmom.jobs.remote import (
 
 #: seconds that a driver has to end by itself when its job is cancelled
 GRACE_S = 10.0
-#: seconds within which a driver that was started begins an epoch, beside those of a lease
+#: seconds that a driver has to begin an epoch after it was started, in addition to the length of a lease
 START_S = 60.0
 #: exit code of a job that was lost
 LOST = ClusterError.exit_code
@@ -66,7 +66,7 @@ class Job:
         return f"Job({self.place.name!r})"
 
     def status(self, patience_s: float | None = None) -> dict[str, Any]:
-        """Return the state of the job, and what is known of it.
+        """Return the state of the job, and everything known about it.
 
         Parameters
         ----------
@@ -170,7 +170,7 @@ class Job:
             time.sleep(left)
 
     def cancel(self, now: bool = False) -> dict[str, Any]:
-        """End the job; what it has committed is kept, and it can be resumed.
+        """End the job; its committed passes are kept, and it can be resumed.
 
         Nothing of the job remains queued. Tasks that are running on workers end by themselves.
 

@@ -55,7 +55,7 @@ class JobPlace(ABC):
 
     @abstractmethod
     def output(self, start: int) -> bytes:
-        """Return a part of the output of the job from a byte on; empty at its present end."""
+        """Return the next part of the output of the job from an offset in bytes; empty if there is no more yet."""
 
     @abstractmethod
     def request_cancel(self) -> None:

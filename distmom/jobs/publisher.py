@@ -62,7 +62,7 @@ class Publisher:
             )
 
     def publish(self) -> None:
-        """Copy what is new; a UsageError if another directory of the job is published, and a StoreError."""
+        """Copy new records; a UsageError if another directory of the job is published."""
         self._publish_output()
         for epoch in range(1, epochs.latest_epoch(self.run) + 1):
             if not self._is_put(epochs.name_of(epoch)):
@@ -75,7 +75,7 @@ class Publisher:
             epochs.request_cancel(self.run)
 
     def _is_put(self, name: str) -> bool:
-        """Create an object if there is a file; return whether they do not differ."""
+        """Create an object from a file if there is one; return False if the object exists with other content."""
         if name in self._published or not (self.run / name).exists():
             return True
         is_same = self.place.put_once(name, (self.run / name).read_bytes())
@@ -123,7 +123,7 @@ class Publisher:
 
 
 def _order(content: bytes) -> tuple[int, int]:
-    """Return what grows from beat to beat; the least if the beat cannot be read."""
+    """Return a key by which later beats are larger; the smallest one if the beat cannot be read."""
     try:
         beat = from_record(Beat, LEASE.parse("lease.json", content)[0], "lease.json")
     except StoreError:

@@ -186,7 +186,7 @@ def supervise_driver(run: str, scheduler: str | None = None, record: str = "") -
 
 
 def submit_to_slurm(place: Path, name: str, scheduler: str | None, record: str = "") -> None:
-    """Leave a driver to SLURM, with what the variables ``SBATCH_*`` of this process say."""
+    """Submit a driver to SLURM, with the settings in the variables ``SBATCH_*`` of this process."""
     if record:
         create_directory(place, record)
     line = shlex.join(driver_line(place, scheduler))

@@ -224,7 +224,7 @@ class ProductMixture(SpectralEstimator):
         return float(self._posterior(X, 1)[1].mean())
 
     def _posterior(self, X: Any, least: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Return the probabilities of the components of at least some documents, and their log-likelihoods."""
+        """Return the component probabilities and log-likelihoods of documents, at least ``least`` of them."""
         check_is_fitted(self)
         present = self._block(X, least).words.astype(bool).astype(np.float64)
         lowest = _LEAST_OF_EM if "log_likelihoods" in self.diagnostics_ else _LEAST
@@ -295,7 +295,7 @@ def _started(engine: Engine, state: ProductState) -> ProductState:
 
 
 def _logs(engine: Engine, state: ProductState, n_slabs: int) -> tuple[StoredColumns, np.ndarray]:
-    """Store what an EM pass reads of the parameters."""
+    """Store the logarithms of the parameters, which an EM pass reads."""
     log_odds, constants = presence_logs(state.components, state.weights, _LEAST_OF_EM)
     edges = column_edges(log_odds.shape[1], n_slabs)
     return StoredColumns(tuple(engine.put(log_odds[:, cut]) for cut in edges)), constants

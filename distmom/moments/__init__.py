@@ -1,1 +1,1 @@
-"""What blocks of documents, rows and sequences add to moments, and what the total sums mean."""
+"""Moments of documents, rows and sequences: passes that add them up by blocks, and moments from the total sums."""

@@ -142,7 +142,7 @@ class DenseSketchPass(SketchPass):
 
     @property
     def mapped_bytes(self) -> int:
-        # Beside the sum, the product of a piece of rows, and the test matrix in single and double precision.
+        # The product of a piece of rows, and the test matrix in single and double precision, without the sum.
         return (20 if self.basis is None else 16) * self.n_features * self.n_columns
 
 

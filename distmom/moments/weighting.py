@@ -216,5 +216,5 @@ def moment_spread(block: Block, kind: MomentKind) -> np.ndarray:
 
 
 def positive(mass: Any) -> float:
-    """Return a mass by which sums can be divided: that of no documents is the least positive number."""
+    """Return a mass by which sums can be divided: zero is replaced by the least positive number."""
     return max(float(mass), np.finfo(float).tiny)

@@ -27,7 +27,7 @@ def check_output_format(output_format: str) -> None:
 
 
 def document_ids(corpus: Any) -> Iterator[str]:
-    """Yield the id of every document of a corpus, or its number from 1 where documents have no ids."""
+    """Yield the id of every document of a corpus, or its number from 1 if documents have no ids."""
     for index, shard in enumerate(corpus.shards):
         ids = corpus.read_ids(index)
         if ids is not None:

@@ -63,7 +63,7 @@ class Pieces:
 
     @property
     def vocabulary(self) -> list[str]:
-        """Words in column order; not stored in this object, as every task carries a copy of it."""
+        """Words in column order; read from the corpus, as every task carries a copy of this object."""
         return self._corpus.vocabulary
 
     @property

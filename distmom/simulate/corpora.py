@@ -165,7 +165,7 @@ def _write_truth(directory: Path, description: dict[str, Any], model: Planted, s
 def _draw_part(
     directory: str | None, model: Planted, first: int, shard_documents: int, index: int
 ) -> tuple[ShardResult | None, np.ndarray]:
-    """Draw one shard, and write it if a directory is given; return what was written, and the states."""
+    """Draw one shard, and write it if a directory is given; return the result of writing it, and the states."""
     start = index * shard_documents
     n = min(shard_documents, model.n_documents - start)
     words, labels, states = draw_documents(model, first + start, n)

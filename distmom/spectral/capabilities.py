@@ -1,4 +1,4 @@
-"""What a model can do: commands, predictions and reports ask for capabilities, not for classes of models."""
+"""Capabilities of models, by which commands, predictions and reports choose, rather than by classes of models."""
 
 from __future__ import annotations
 

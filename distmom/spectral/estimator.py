@@ -35,7 +35,7 @@ from distmom.spectral.saved.artifact import (
 from distmom.spectral.saved.fields import declared_fields, layout_of, pack, unpack
 from distmom.spectral.seeds import Seeded
 
-#: attributes that every model stores beside its state
+#: attributes that every model stores in addition to its state
 _RECORDED = ("settings", "n_documents", "timings", "spent", "fit_seconds")
 
 
@@ -57,7 +57,7 @@ class SpectralEstimator(Seeded):
     fit_seconds_ : float
         Wall time of the fit, in seconds.
     seed_ : int
-        Seed of the fit: ``random_state``, or what was drawn for it.
+        Seed of the fit: ``random_state``, or the number drawn in its place.
     vocabulary_, label_names_ : list of str
         Names of the features, and of the labels; ``label_names_`` is empty for a corpus without labels.
     n_documents_ : int
@@ -73,7 +73,7 @@ class SpectralEstimator(Seeded):
     """
 
     State: ClassVar[type[Any]]
-    #: what the model reads of a corpus: words, or the kinds of layers along rows
+    #: the part of a corpus that the model reads: words, or the kinds of layers along rows
     reads: ClassVar[tuple[str, ...]] = WORDS
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     #: diagnostics that `summary` has

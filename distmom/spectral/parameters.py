@@ -87,7 +87,7 @@ class Parameter:
 
     @property
     def _number(self) -> str:
-        """What a number is expected to be, for messages."""
+        """Description of the expected number, for messages."""
         return ("a whole number" if self.kind is int else "a number") + (", or 'auto'" if self.auto else "")
 
     def _check_number(self, name: str, value: Any) -> None:

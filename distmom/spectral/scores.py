@@ -104,7 +104,7 @@ class ScoreProductsPass(ScoresPass):
 
     @property
     def mapped_bytes(self) -> int:
-        # Beside the sum, the coefficients, the averages, and the products of a piece of rows.
+        # The coefficients, the averages, and the products of a piece of rows, without the sum.
         return 8 * self.n_features * (3 * self.n_components + 2)
 
     def specs(self) -> dict[str, SumSpec]:

@@ -49,7 +49,7 @@ class Seeded(Parametrised):
     Attributes
     ----------
     seed_ : int
-        Seed of the fit: ``random_state``, or what was drawn for it.
+        Seed of the fit: ``random_state``, or the number drawn in its place.
     """
 
     random_state: Any
@@ -62,7 +62,7 @@ class Seeded(Parametrised):
 
     @property
     def _seed(self) -> int:
-        """The seed: ``random_state``, or of a fitted model what was drawn for it."""
+        """The seed: ``random_state``, or the number that the last fit drew in its place."""
         return self.seed_ if self._is_drawn else int(self.random_state)
 
     def _draw_seed(self) -> None:

@@ -235,5 +235,7 @@ def test_columns_of_projections_complete_those_of_the_search():
 def test_projections_that_lack_rows_are_refused():
     basis = np.zeros((10, 3))
     basis[[0, 1], [0, 1]] = 1.0
-    with pytest.raises(NumericalError, match="no linear program has a solution beside 2 of 3 columns"):
+    with pytest.raises(
+        NumericalError, match="2 of 3 columns were found: no linear program has another solution"
+    ):
         projected_columns(basis)

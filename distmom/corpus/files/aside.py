@@ -32,7 +32,7 @@ def make_aside(target: Path) -> Path:
 
 
 def remove_left(target: Path) -> None:
-    """Remove the directories that processes of this host made beside a path, and have left when they ended."""
+    """Remove the temporary directories beside a path that ended processes of this host have left there."""
     if not target.parent.exists():
         return
     name = re.compile(re.escape(TEMPORARY + target.name) + r"-([0-9a-f]{8})-([0-9]+)-([0-9]*)-[0-9a-f]{8}")
@@ -67,7 +67,7 @@ def remove_temporary(directory: Path, target: Path | None = None) -> None:
 
 
 def _is_gone(path: Path) -> bool:
-    """Return whether nothing is at a path; False if a failing disk does not answer."""
+    """Return whether a path no longer exists; False if a failing disk does not answer."""
     try:
         os.lstat(path)
     except OSError as error:
@@ -91,7 +91,7 @@ def discard(path: Path) -> None:
 
 
 def _named(target: Path) -> Path:
-    """Return a name for a directory of this process beside a path."""
+    """Return a name, next to a path, for a temporary directory of this process."""
     pid = os.getpid()
     own = f"{_host()}-{pid}-{birth(pid) or ''}-{uuid.uuid4().hex[:8]}"
     return target.with_name(f"{TEMPORARY}{target.name}-{own}")

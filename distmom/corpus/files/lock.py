@@ -94,7 +94,7 @@ _NAMELESS = Holder("", 0, None, "an unknown time", id="nameless")
 
 
 class Lock:
-    """A lock file that lets one process at a time write to a location; a context manager.
+    """A lock file that allows one process at a time to write to a location; a context manager.
 
     The holder touches the file every `BEAT_S`. A lock left by a process of this host that has ended is taken over
     at once. One of another host, or of another namespace of processes, is taken over if its file has not been
@@ -231,7 +231,7 @@ class Lock:
         self._remove(holder, sign)
 
     def _observed(self, holder: Holder, found: tuple[Holder | None, int]) -> tuple[Holder | None, int] | None:
-        """Wait until the file changes, but at most `LEASE_S`, and return what it states then."""
+        """Wait until the file changes, for at most `LEASE_S`, and return its content then."""
         _log.warning(
             "%s: waiting for at most %.0f s, as it is not known whether %s is still running",
             self.path, LEASE_S, holder,
@@ -276,7 +276,7 @@ def birth(pid: int) -> int | None:
 
 
 def _status(pid: int) -> list[bytes] | None:
-    """Return what the system reports of a process, from its state on; None where it reports nothing."""
+    """Return the fields that the system reports on a process, from its state on; None if it reports none."""
     try:
         # The second field is the process name in parentheses, which may itself contain spaces and parentheses.
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

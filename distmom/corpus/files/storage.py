@@ -83,7 +83,7 @@ class MissingError(AccessError):
 
 
 class ConflictError(StoreError):
-    """An object that another process has written meanwhile."""
+    """Another process has written the object in the meantime."""
 
 
 class Storage(ABC):
@@ -131,7 +131,7 @@ class Storage(ABC):
         self.each(lambda item: self.write_bytes(*item), files.items())
 
     def each(self, function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
-        """Return the results of a function for all items, several at a time in an object store."""
+        """Return the results of a function for all items, in order; several run at a time in an object store."""
         return [function(item) for item in items]
 
 
@@ -252,7 +252,7 @@ class ObjectStorage(Storage):
         self._put(key, path, chunk_size=PART_BYTES)
 
     def write_if(self, key: str, content: bytes, tag: str | None) -> str | None:
-        """Write an object if its version still has a tag, or if there is none yet; ConflictError otherwise.
+        """Write an object if its version still has the tag, or if there is none yet; ConflictError otherwise.
 
         Returns the tag of the new version, if the store gives one.
         """
@@ -313,7 +313,7 @@ class ObjectStorage(Storage):
 
 
 def _said(error: Exception) -> str:
-    """Return the first line of an error, and the error code of the store's response if it has one."""
+    """Return the first line of an error, with the error code of the store's response if there is one."""
     text = str(error)
     line = re.sub(r"\s+", " ", text.partition("\n")[0].partition("<?xml")[0]).strip()
     code = re.search(r"<Code>(\w+)</Code>", text)

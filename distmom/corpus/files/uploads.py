@@ -81,7 +81,7 @@ class Contents:
 
 
 def find_contents(place: Any) -> Contents | None:
-    """Return what a URL holds, or None if it is neither a model nor an output.
+    """Return the contents of a URL, or None if it holds neither a model nor an output.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def find_contents(place: Any) -> Contents | None:
 
 
 def read_contents(place: Any, kind: str) -> Contents:
-    """Return what a URL holds; errors as `find_contents`, and a UsageError unless it is of a kind."""
+    """Return the contents of a URL; errors as in `find_contents`, and a UsageError for another kind."""
     contents, url = find_contents(place), place_of(place)
     if contents is None:
         raise UsageError(
@@ -123,7 +123,7 @@ def check_vacant(place: Any, kind: str, overwrite: bool) -> None:
 
 
 def upload_directory(directory: Path, place: Any, kind: str, *, overwrite: bool = False) -> None:
-    """Upload the files of a directory, such that there is a new model or output at the URL, or none.
+    """Upload the files of a directory so that the URL holds either the whole new model or output, or none of it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Choice of the words and labels that become the columns of a corpus, and the column of each part's numbers."""
+"""Choice of the words and labels that become columns of a corpus, and maps from the numbers in parts to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Named(Protocol):
-    """Anything with the columns and settings of a corpus: a corpus, or a model fitted on one."""
+    """An object with the columns and settings of a corpus: a corpus, or a model fitted to one."""
 
     @property
     def vocabulary(self) -> Sequence[str]: ...

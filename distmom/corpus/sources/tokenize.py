@@ -169,7 +169,7 @@ class Tokenizer:
             yield found
 
     def never_found(self, vocabulary: Sequence[str]) -> list[str]:
-        """Return the words of a vocabulary that no text has, such as words with capitals; none of characters."""
+        """Return the words of a vocabulary that no text has, such as words with capitals; none for characters."""
         if self.analyzer != "word":
             return []
         found = zip(vocabulary, self._single().words(vocabulary), strict=True)
@@ -179,7 +179,7 @@ class Tokenizer:
         ]
 
     def split_stop_words(self) -> list[str]:
-        """Return the stop words, such as "don't", that texts are split within, so that words of them remain."""
+        """Return the stop words that the tokenizer splits, such as "don't", so that parts of them remain."""
         stop = frozenset(map(self._normalised, self.stop_words))
         found = zip(self.stop_words, self._single().words(self.stop_words), strict=True)
         return [word for word, parts in found if not stop.issuperset(parts)]
@@ -242,14 +242,14 @@ def _bounded_grams(text: str, shortest: int, longest: int) -> list[str]:
 def choose_words(
     document_frequency: Mapping[str, int], n_documents: int, min_df: int, max_df: float | int
 ) -> list[str]:
-    """Return the words within the bounds by decreasing document frequency, ties by code point."""
+    """Return the words within the bounds in descending order of document frequency, ties by code point."""
     most = max_df * n_documents if isinstance(max_df, float) else max_df
     kept = [(-count, word) for word, count in document_frequency.items() if min_df <= count <= most]
     return [word for _, word in sorted(kept)]
 
 
 def unspaced_phrase(words: Iterable[str]) -> str | None:
-    """Return a phrase, if most words of texts are phrases of a script that has no spaces; else None.
+    """Return one of the words if most of them are phrases in a script without spaces; else None.
 
     Parameters
     ----------
@@ -264,7 +264,7 @@ def unspaced_phrase(words: Iterable[str]) -> str | None:
 
 
 def warn_of_lost_words(tokenizer: Tokenizer, vocabulary: Sequence[str]) -> None:
-    """Log a warning if no text can have some words of a vocabulary, or if some stop words leave parts of them."""
+    """Log a warning if no text can have some words of a vocabulary, or if parts of some stop words remain."""
     if lost := tokenizer.never_found(vocabulary):
         logger.warning(
             "vocabulary: no text can have %s of its %s words, such as %r: texts are converted to Unicode normal "

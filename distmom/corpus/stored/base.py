@@ -132,7 +132,7 @@ def lines_of(place: str, content: bytes, expected: int) -> list[str]:
 
 @contextmanager
 def _where_it_was_sent() -> Iterator[None]:
-    """Turn UsageError into StoreError with the host: the sender could open the corpus, so the path is right."""
+    """Turn a UsageError into a StoreError with this host: the sender opened the corpus, so the path is right."""
     try:
         yield
     except UsageError as error:

@@ -165,7 +165,7 @@ class StagedCorpus:
             replace_directory(root, self.path, is_synced=True)
         else:
             commit_directory(root, self.path, is_synced=True)
-        # The next writer with this fingerprint removes what a failing disk keeps.
+        # The next writer with this fingerprint removes the files that a failing disk keeps.
         with suppress(OSError):
             self._remove_partial()
 

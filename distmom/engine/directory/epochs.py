@@ -165,7 +165,7 @@ class End:
 
 @dataclass(frozen=True)
 class Records:
-    """What the records of a run say.
+    """The content of the records of a run.
 
     Attributes
     ----------
@@ -285,7 +285,7 @@ def beat_of(run: Path) -> Beat | None:
 
 
 def records_of(run: Path) -> Records:
-    """Return what the records of a run say."""
+    """Return the content of the records of a run."""
     epoch = latest_epoch(run)
     end = end_of(run, epoch)
     return Records(epoch, owner_of(run, epoch) if epoch else None, end, beat_of(run) if epoch else None)

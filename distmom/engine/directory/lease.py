@@ -179,16 +179,16 @@ class Lease:
             raise self._stop
 
     def fence(self) -> None:
-        """Check that the run is still this process's, before a commit; a TakenOverError otherwise.
+        """Check before a commit that this process still holds the run; a TakenOverError otherwise.
 
-        What was computed before a request to end the run is committed.
+        Results computed before a request to end the run are still committed.
         """
         self._look()
         if isinstance(self._stop, TakenOverError):
             raise self._stop
 
     def note(self, event: Event) -> None:
-        """Receive an event, for the progress in the next beat; errors as `check`."""
+        """Note the progress that an event reports, for the next beat; errors as in `check`."""
         if isinstance(event, PassStarted):
             self._look()
             self._progress = (event.name, 0, event.n_groups * event.n_slabs)
@@ -199,13 +199,13 @@ class Lease:
             raise self._stop
 
     def mark_saving(self, digest: str) -> None:
-        """Record that the model of a digest is about to be put in its place; errors as `fence`."""
+        """Record that the model with a digest is about to be put in its place; errors as in `fence`."""
         self.fence()
         place = epochs.file_of(self.run, self.epoch, ".saving")
         write_atomic(place, digest.encode(), survives_power_failure=self._durable)
 
     def restarted(self, error: DistmomError) -> None:
-        """Record that this epoch failed, and that the same process is about to begin another."""
+        """Record that this epoch failed and that this process is about to begin another one."""
         end = End("failed", error.exit_code, type(error).__name__, str(error), restarted=True)
         epochs.write_end(self.run, self.epoch, end)
 

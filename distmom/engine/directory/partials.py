@@ -57,7 +57,7 @@ class PartialFiles:
         self._kept.clear()
 
     def leave(self) -> None:
-        """End the epoch, and leave what is kept to the next driver, which may be taking it over just now."""
+        """End the epoch, and leave the kept sums to the next driver, which may already be taking them over."""
         assert self._epoch is not None
         for place in self._earlier(self._epoch):
             # Late tasks of an earlier driver may have written it.
@@ -93,7 +93,7 @@ class PartialFiles:
         return self.place(name)
 
     def committed(self, name: str, files: Iterable[ScratchArray]) -> None:
-        """Recycle the reported files of a pass and remove its directory; those of other passes may be in use."""
+        """Recycle the reported files of a pass and remove its directory; files of other passes may be in use."""
         self._kept.discard(name)
         self.recycle(files)
         remove_tree(self.place(name))

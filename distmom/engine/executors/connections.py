@@ -37,7 +37,7 @@ def open_executor(
     memory_limit: int | None = None,
     connect_timeout_s: float = 20.0,
 ) -> Iterator[Executor]:
-    """Open an executor, and close what was opened on exit; a context manager.
+    """Open an executor, and on exit close everything opened for it; a context manager.
 
     Parameters
     ----------

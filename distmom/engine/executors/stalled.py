@@ -66,7 +66,7 @@ def restart_stalled(
 
 
 def _call_stacks(client: Client, keys: list[str], in_thread: Callable[..., Future[Any]]) -> str:
-    """Return what a worker is doing for its tasks."""
+    """Return the call stacks of the tasks that a worker runs."""
     try:
         stacks = in_thread(client.call_stack, keys=keys).result(timeout=REPORT_TIMEOUT_S)
     except TimeoutError:

@@ -21,7 +21,7 @@ HELD_SHARE = 1 / 32
 
 
 def may_hold(n_bytes: int, most: int, memory_limit: int | None) -> bool:
-    """Return whether arrays of ``n_bytes`` together may be held in memory, of ``most`` without a limit."""
+    """Return whether arrays of ``n_bytes`` in total may be held in memory; without a limit, at most ``most``."""
     if memory_limit is not None:
         most = min(most, int(HELD_SHARE * memory_limit))
     return n_bytes <= most
@@ -34,7 +34,7 @@ class Holding:
     Attributes
     ----------
     in_process : bool
-        Whether tasks run in the process that reads what they make.
+        Whether tasks run in the process that reads their results.
     durable : bool
         Whether the run may be resumed, by a process that reads stored arrays and rows.
     memory_limit : int or None
@@ -46,7 +46,7 @@ class Holding:
     memory_limit: int | None
 
     def holds_sums(self, n_bytes: int) -> bool:
-        """Return whether the partial sums of a pass, of ``n_bytes`` together, are held."""
+        """Return whether the partial sums of a pass, ``n_bytes`` in total, are held in memory."""
         return self.in_process and may_hold(n_bytes, HELD_SUM_BYTES, self.memory_limit)
 
     def holds_states(self, n_bytes: int) -> bool:

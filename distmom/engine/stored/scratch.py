@@ -26,7 +26,7 @@ import numpy as np
 
 from distmom.errors import StoreError
 
-#: name of the directory of files that may be overwritten, beside the directories of passes
+#: name of the directory, next to those of passes, of files that may be overwritten
 SPARE = "spare"
 #: bytes per checksum; ranges are read in whole blocks
 BLOCK_BYTES = 1 << 16

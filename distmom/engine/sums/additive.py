@@ -89,7 +89,7 @@ def large_to_files(sums: Mapping[str, Sum], directory: str) -> Sums:
 
 
 def _add_files(parts: Sequence[ScratchArray]) -> ScratchArray:
-    """Add sums in files piece by piece into another file, so that no sum is whole in memory."""
+    """Add sums in files piece by piece into another file, so that no whole sum is in memory."""
     flat = [part.flat() for part in parts]
     size = flat[0].shape[0]
     with scratch_file(Path(parts[0].path).parent, parts[0].shape, parts[0].dtype) as writer:

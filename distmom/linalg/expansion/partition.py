@@ -1,10 +1,10 @@
 """Partitions of the rows of a matrix into parts of full rank.
 
 Source: Anandkumar, Hsu, Javanmard, Kakade, "Learning Topic Models and Latent Bayesian Networks Under Expansion
-Constraints" (arXiv:1209.5350), condition 5: a diagonal beside a matrix of low rank is identified if the rows
-of its factor have a partition into three parts of full column rank. The paper draws partitions at random
-(lemma 5.3). Whether there is one is decided by the partition algorithm for matroids (Edmonds 1965): parts are
-independent sets of rows, and a row that fits no part enters one by a shortest chain of exchanges.
+Constraints" (arXiv:1209.5350), condition 5: the diagonal in the sum of a diagonal and a matrix of low rank is
+identified if the rows of the factor have a partition into three parts of full column rank. The paper draws
+partitions at random (lemma 5.3). The partition algorithm for matroids (Edmonds 1965) decides whether there is one:
+parts are independent sets of rows, and a row that fits no part enters one by a shortest chain of exchanges.
 """
 
 from __future__ import annotations

@@ -57,7 +57,9 @@ def projected_columns(basis: np.ndarray, *, n_constraints: int | None = None) ->
         solutions = [sparse_program(basis, row) for row in projected[feasible]]
         candidates = [w / np.linalg.norm(w) for w in solutions if w is not None]
         if not candidates:
-            raise NumericalError(f"no linear program has a solution beside {found.shape[1]} of {k} columns")
+            raise NumericalError(
+                f"{found.shape[1]} of {k} columns were found: no linear program has another solution"
+            )
         vectors = basis @ np.array(candidates).T
         n_zeros = (np.abs(vectors) < EXACT_ZERO * np.abs(vectors).max(axis=0)).sum(axis=0)
         best = pick_sparsest(vectors, 1, n_zeros >= k - 1 + EXACT_MARGIN)[0]

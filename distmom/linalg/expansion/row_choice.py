@@ -1,4 +1,4 @@
-"""Rows of a tall basis that stand for all rows in linear programs: in their norm, and as constraints."""
+"""Choice of the rows of a tall basis that linear programs use: in their norm, and as constraints."""
 
 from __future__ import annotations
 

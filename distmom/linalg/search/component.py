@@ -27,7 +27,7 @@ from distmom.linalg.whiten import Whitening
 #: maximum number of updates in a run of the power method
 _POWER_STEPS = 200
 STARTS = ("preference", "projection")
-#: what is done to side information before a search; "auto" whitens labelled data, and takes vectors as they are
+#: transformations of side information before a search; "auto" whitens labelled data and leaves vectors unchanged
 SIDES = ("auto", "project", "whiten")
 
 

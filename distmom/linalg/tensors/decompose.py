@@ -303,7 +303,7 @@ def _jennrich(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -
 
 @dataclass(frozen=True)
 class _Method:
-    """How a method is run, and what it takes.
+    """How a method is run, and the options that it takes.
 
     Attributes
     ----------

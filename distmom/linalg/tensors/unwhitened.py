@@ -113,7 +113,7 @@ def schur_components(
 
 
 def _relative_gap(drawn: tuple[Array, ...]) -> float:
-    """Return the smallest gap between the first of some arrays, ascending, relative to its largest number."""
+    """Return the smallest gap between the numbers of the first array, ascending, as a share of the largest."""
     values = drawn[0]
     return float(np.diff(values).min() / np.abs(values).max()) if len(values) > 1 else 0.0
 

@@ -218,7 +218,7 @@ def stored_diagonals(run: Run, of: Diagonals) -> Diagonals:
 
 
 def maximise(scanned: PassResult, of: Diagonals) -> tuple[Diagonals, float]:
-    """Return the parameters after an EM pass, and the log-likelihood per row before it."""
+    """Return the parameters after an EM pass, and the log-likelihood per row with those before it."""
     return maximised(scanned.sums, of, LEAST_VARIANCE)
 
 

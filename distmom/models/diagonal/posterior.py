@@ -98,7 +98,7 @@ class _DiagonalPass(MixturePass):
 
 @dataclass(frozen=True)
 class DiagonalEMPass(_DiagonalPass):
-    """Add up what an iteration of expectation and maximisation needs.
+    """Add up the sums for one iteration of expectation and maximisation.
 
     Attributes
     ----------

@@ -52,7 +52,7 @@ class Estimate:
 
     @classmethod
     def of_shape(cls, k: int, d: int) -> Estimate:
-        """Return an estimate of known shapes without content, for a ledger."""
+        """Return an estimate with given shapes but without content, for a ledger."""
         return cls(unknown(k, d), unknown(k, d), unknown(k), unknown(d), unknown(d), unknown())
 
 

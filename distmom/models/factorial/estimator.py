@@ -165,7 +165,7 @@ class FactorialHMM(SpectralEstimator):
         p, first = n_step_features(d, 1), self.windows == "first"
         scaling = run.apply(standards, run.scan(StepMeanPass(d)), out=(unknown(d), unknown(d)))
         fields: dict[str, Any] = {"degree": 1, "origin": scaling[0], "scale": scaling[1], "first": first}
-        # Beside the chains, the constant feature has a direction.
+        # The constant feature has a direction in addition to those of the chains.
         r = min(k + 1 + self.n_oversamples, p)
         sketch = ChainSketchPass(p, **fields, n_columns=r, seed=self._seed)
         n_slabs = run.plan(sketch).n_mapped

@@ -97,7 +97,7 @@ def stored_gaussians(run: Run, of: Gaussians, origin: Any) -> Gaussians:
 
 
 def maximise(scanned: PassResult, of: Gaussians, found: Found, common: bool) -> tuple[Gaussians, float]:
-    """Return the parameters after an EM pass, and the log-likelihood per row before it."""
+    """Return the parameters after an EM pass, and the log-likelihood per row with those before it."""
     least = max(
         LEAST_VARIANCE * found.diagnostics["noise_variance"],
         LEAST_NOISE * float(np.mean(found.diagnostics["spectrum"])),

@@ -103,7 +103,7 @@ class _GaussianPass(MixturePass):
 
 @dataclass(frozen=True)
 class RowEMPass(_GaussianPass):
-    """Add up what an iteration of expectation and maximisation needs.
+    """Add up the sums for one iteration of expectation and maximisation.
 
     Attributes
     ----------

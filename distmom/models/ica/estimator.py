@@ -103,7 +103,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
 
     n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)
     noise: str = parameter(
-        "What is known of Gaussian noise: there is none (none), it has the same variance along all axes "
+        "Assumption about Gaussian noise: there is none (none), it has the same variance along all axes "
         "(isotropic), or nothing (gaussian).", default="none", choices=NOISES,
     )  # fmt: skip
     decomposition: str = parameter(

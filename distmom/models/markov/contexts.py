@@ -165,7 +165,7 @@ def contextual_model(found: TallResult, vocabulary: list[str]) -> Contextual:
     diagnostics = {
         "sum_weights": float(weights.sum()),
         "disagreement": disagreements(transitions, weights),
-        # The most frequent symbol of a cluster stands for it.
+        # The most frequent symbol of a cluster represents it.
         "anchors": [vocabulary[i] for i in values["anchors"]],
     }
     return Contextual(found.states["joint"], transitions, weights, start, diagnostics)

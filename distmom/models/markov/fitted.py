@@ -1,4 +1,4 @@
-"""Fitted hidden Markov models: the methods that decode, score and draw sequences, and what they show."""
+"""Fitted hidden Markov models: the methods that decode, score and draw sequences, and the pictures of reports."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def expect(
     index: Any, table: Any, begins: Any, weights: Any, transition: Any, message: Any, before: Any, alpha: Any,
     posterior: Any, first: Any, pairs: Any,
 ) -> None:  # fmt: skip
-    """Do the same as `backward` and add up expected numbers of first states and transitions.
+    """Compute the same probabilities as `backward`, and add up expected numbers of first states and transitions.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ def transfer(index: Any, table: Any, begins: Any, transition: Any, product: Any)
 
 @compiled
 def max_transfer(index: Any, logs: Any, begins: Any, transition: Any, product: Any) -> None:
-    """Do the same as `transfer` for scores of best paths, with logarithms and a largest entry of zero."""
+    """Like `transfer`, but for the scores of best paths: in logarithms, with a largest entry of zero."""
     k = len(product)
     following = np.empty((k, k))
     for t in range(len(index)):

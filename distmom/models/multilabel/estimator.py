@@ -171,7 +171,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
         default=None, kind=int, least=0, none=True, unset="2, or 6 with distinct positions",
     )  # fmt: skip
     n_topics: int | None = parameter(
-        "Number of topics of the corpus, which describe it beside the latent states; 0 fits none.",
+        "Number of topics that describe the corpus, in addition to the latent states; 0 fits none.",
         default=None, kind=int, least=0, none=True,
         unset="with head=auto a quarter of the root of the number of documents, at most 50, or none for fewer "
         "than 400 documents or more than 500,000 words; none with other heads",
@@ -204,7 +204,8 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
     decompose_on: str = place_parameter()
     force: bool = parameter("Allow more states than the rule N >= n_components^2 does.", default=False)
     keep_sums: bool = parameter(
-        "Keep what the heads are made from, so that documents can be added and removed later.", default=False
+        "Keep the sums that the heads are made from, so that documents can be added and removed later.",
+        default=False,
     )
     random_state: Seed = seed_parameter()
 

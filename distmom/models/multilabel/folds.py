@@ -55,7 +55,7 @@ def held_out(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) 
 
 
 def folds_of(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) -> list[Selection]:
-    """Return all folds: as few as have `Effort.cross_fitted_documents` together, or all documents."""
+    """Return as few folds as hold `Effort.cross_fitted_documents` documents in total, or else all folds."""
     first = held_out(corpus, seed, effort)
     n_enough = math.ceil(effort.cross_fitted_documents / max(1.0, first.fraction * corpus.n_documents))
     n_most = math.floor(1.0 / first.fraction + 1e-9)

@@ -61,7 +61,7 @@ def _let_in(values: np.ndarray, ids: np.ndarray, value: np.float32, number: int)
 
 @compiled
 def _largest(keys: np.ndarray) -> np.int32:
-    """Return the largest of some integers, the least int32 if there are none; the loop is vectorised."""
+    """Return the largest of some integers, or the least int32 if there are none; the loop is vectorised."""
     found = np.int32(-2147483648)
     for j in range(keys.shape[0]):
         found = max(found, keys[j])
@@ -93,7 +93,7 @@ def top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_labels(labels: np.ndarray, n_labels: int) -> None:
-    """Raise a NumericalError if a list of the best labels is incomplete, which an index out of range shows."""
+    """Raise a NumericalError if a list of the best labels is incomplete: its entries are then out of range."""
     if labels.size and labels.max() >= n_labels:
         raise NumericalError(
             "scores of labels are NaN: weights of the model, or values of the documents, are too large"

@@ -1,4 +1,4 @@
-"""Methods that a model has only if it was fitted with what they need."""
+"""Methods that a fitted model has only if its fit made the parts that they need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def needs(require: Callable[[Any, str], Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator of methods that a fitted model has only if it has what they need.
+    """Return a decorator for methods that a fitted model has only if it has the parts that they need.
 
     Parameters
     ----------

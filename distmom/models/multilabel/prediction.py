@@ -268,7 +268,7 @@ class LabelPredictor:
     def _chosen(
         self, scorer: Scorer, block: Block, threshold: float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the best labels of documents, (n, k) int32, and how many of them each gets, (n,) int64."""
+        """Return the best labels of documents, (n, k) int32, and the number for each document, (n,) int64."""
         has_words = np.diff(block.words.indptr) > 0
         if not scorer.has_probabilities or self._has_one_label:
             labels, _ = scorer.top(block, 1)
@@ -310,7 +310,7 @@ class LabelPredictor:
         return str(self.settings_.get(TARGET_TYPE, usual.get(self._form, "object")))
 
     def score(self, X: Any, y: Any) -> float:
-        """Return P@1: the share of documents whose label that ranks first is one of those given.
+        """Return P@1: the share of documents whose first-ranked label is one of the given ones.
 
         Parameters
         ----------

@@ -260,7 +260,7 @@ def _heads(
     n_states: int,
     n_frequent: int,
 ) -> Heads:
-    """Return a head of random arrays, or of the documents of a block, for every variant."""
+    """Return a head for every variant, made of random arrays or of the documents of a block."""
     d, rng = block.words.shape[1], np.random.default_rng(0)
 
     def random(*shape: int) -> np.ndarray:

@@ -123,7 +123,7 @@ VARIANTS = (
     Variant("moment", ("states", "moments"), updated=False, place=1),
 )
 _BY_NAME = {each.name: each for each in VARIANTS}
-#: variants that stand for the values of the parameter ``head``, in the order of these
+#: variants of the values of the parameter ``head``, in the order of these values
 _ALONE = {each.kind: each for each in sorted(VARIANTS, key=lambda each: each.place) if each.place}
 #: values of the parameter ``head``
 HEADS = ("auto", *_ALONE)
@@ -135,7 +135,7 @@ INDEXED = frozenset(each.family for each in VARIANTS if each.votes is not None)
 
 
 def alone(head: str) -> Variant:
-    """Return the variant that a value of the parameter ``head`` other than auto stands for."""
+    """Return the variant for a value of the parameter ``head`` other than auto."""
     return _ALONE[head]
 
 

@@ -36,7 +36,7 @@ _EMPTY = 1e-12
 
 @dataclass(frozen=True)
 class Scores:
-    """What an EM pass reads of the parameters, and the part of the log-likelihood that is the same for all rows.
+    """The parameters as an EM pass reads them, and the part of the log-likelihood that is the same for all rows.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ def _projected(
 
 
 def maximised(scanned: PassResult, before: Conditional, constant: float) -> tuple[Conditional, float]:
-    """Return the parameters after an EM pass, and the log-likelihood per row before it.
+    """Return the parameters after an EM pass, and the log-likelihood per row with those before it.
 
     A component without rows keeps its means.
     """

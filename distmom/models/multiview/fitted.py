@@ -1,4 +1,4 @@
-"""Fitted models of three views: the methods that read rows with them, and what they show."""
+"""Fitted models of three views: the methods that apply them to rows, and the pictures of their reports."""
 
 from __future__ import annotations
 

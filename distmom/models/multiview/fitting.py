@@ -114,7 +114,7 @@ def recovered(
     if degree == 1:
         deviations[varying] /= factors[varying, None] ** 2
     else:
-        # Columns with products are in units of their own, and are scaled once more beside the products.
+        # Columns that have products are in other units than the products, and are scaled once more with them.
         at = own_columns(widths, degree)
         scales = np.asarray(averages.load(), np.float64)[at, 1]
         deviations = deviations[at]
@@ -157,7 +157,7 @@ def state_of(
         (of.deviations**2).sum(axis=1) if independent else of.deviations**2 @ of.weights / (alpha0 + 1.0)
     )
     within = np.maximum(variances - between, LEAST_VARIANCE * variances)
-    # A constant column tells no components apart, whatever its variance.
+    # A constant column distinguishes no components, whatever its variance.
     within[~varying] = 1.0
     shares = np.divide(between, variances, out=np.zeros(len(mean)), where=varying)
     explained = [float(shares[cut].sum() / max(1, int(varying[cut].sum()))) for cut in view_slices(widths)]

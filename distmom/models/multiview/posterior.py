@@ -46,12 +46,12 @@ class RowScoresPass(StoredPosteriorPass, ScoresPass):
 
 @dataclass(frozen=True)
 class ScoresEMPass(ScoreProductsPass):
-    """Add up what an iteration of expectation and maximisation needs.
+    """Add up the sums for one iteration of expectation and maximisation.
 
     Notes
     -----
-    Fields as in `ScoreProductsPass`. Sums beside those of it, with the probabilities p of the components of a row:
-    ``p`` (k,), and ``evidence`` () of ``log sum_h exp s_h(x)``.
+    Fields as in `ScoreProductsPass`. Further sums, with the probabilities p of the components of a row:
+    ``p`` (k,), and ``evidence`` (), the sum of ``log sum_h exp s_h(x)``.
     """
 
     @property

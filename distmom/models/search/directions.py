@@ -111,7 +111,7 @@ def regression_basis(engine: Engine, scanned: PassResult, scale: Standardised, k
 def narrowed_basis(
     engine: Engine, scanned: PassResult, basis: Basis, origin: StoredArray, d: int, k: int
 ) -> RegressionBasis:
-    """Do the same with a basis of their range, whose coordinates have a covariance near the identity."""
+    """Like `regression_basis`, in a basis of the range, whose coordinates have a covariance near the identity."""
     with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         covariance = np.asarray(scanned.sums["zz"]) / float(scanned.sums["mass"])
         if not np.isfinite(covariance).all():

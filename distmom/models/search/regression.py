@@ -67,7 +67,7 @@ from distmom.spectral.steps.row_basis import sketched_basis
 
 #: eigenvalues that are reported
 N_SPECTRUM = 100
-#: what is known of the covariance of the features
+#: assumptions about the covariance of the features
 COVARIANCES = ("full", "diagonal")
 
 

@@ -75,7 +75,7 @@ def _eigenpairs(scanned: PassResult, name: str) -> tuple[np.ndarray, np.ndarray,
 
 
 def _noise_of(values: np.ndarray, rest: float, d: int, r: int) -> tuple[float, dict[str, Any]]:
-    """Return the variance of the noise and what is reported.
+    """Return the variance of the noise, and the numbers for the report.
 
     Parameters
     ----------

@@ -263,7 +263,7 @@ def _better(last: Chosen, further: Chosen, n_passes: int) -> Chosen:
 
 
 def _with_further(chosen: Chosen, last: Chosen) -> Chosen:
-    """Return the choice with the topics of further passes, if these are better than all before."""
+    """Return the choice with the topics of further passes if these are better than all topics so far."""
     # The first number of passes is about that on all documents; the part of the documents may also be too small.
     if last.n_passes <= N_PASSES[0] or last.completion.log_likelihood < chosen.completion.log_likelihood:
         return replace(chosen, perplexities=last.perplexities)
@@ -271,7 +271,7 @@ def _with_further(chosen: Chosen, last: Chosen) -> Chosen:
 
 
 def _fresh(topics: Topics) -> Topics:
-    """Return topics for other documents than those that have refined them."""
+    """Return topics without the rows and likelihoods of the documents that refined them, for other documents."""
     return replace(topics, rows={}, log_likelihoods=())
 
 
@@ -329,7 +329,7 @@ def _replace(rows: slice, topics: np.ndarray, unigram: np.ndarray, replaced: int
 
 
 def _preferred(shared: bool, chosen: Chosen, last: Chosen, tried: Chosen) -> Chosen:
-    """Return the topics with a background topic, if they were tried and predict as well; else those so far."""
+    """Return the topics with a background topic if these were tried and predict as well, else those so far."""
     if not shared:
         return chosen
     loss = last.completion.log_likelihood - tried.completion.log_likelihood

@@ -61,7 +61,7 @@ class Initial:
 
     @classmethod
     def upto(cls, n_words: int, k: int) -> Initial:
-        """Return initial topics of known shapes without content, for a ledger."""
+        """Return initial topics with given shapes but without content, for a ledger."""
         return cls("", unknown_columns(n_words, k), unknown(k), unknown(), unknown())
 
 

@@ -1,4 +1,4 @@
-"""The parameters of topic models, and what follows from them for a corpus."""
+"""The parameters of topic models, and the settings of a fit that follow from them for a corpus."""
 
 from __future__ import annotations
 

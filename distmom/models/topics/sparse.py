@@ -165,7 +165,7 @@ class SparseTopics(FittedTopics):
         default=None, kind=int, least=1, none=True, unset=f"{PROGRAM_WORDS} per topic",
     )  # fmt: skip
     n_starts: int | None = parameter(
-        "Number of random starts of the search beside the solutions of linear programs.",
+        "Number of random starts of the search, in addition to the solutions of linear programs.",
         default=None, kind=int, least=0, none=True, unset=f"{STARTS} per topic",
     )  # fmt: skip
 

@@ -161,7 +161,7 @@ def started(
     averages: StoredArray,
     widths: tuple[int, ...],
 ) -> TreeLaw:
-    """Return the parameters with which EM starts: small probabilities are raised, as EM keeps those of 0."""
+    """Return the initial parameters of EM: small probabilities are raised, as EM keeps probabilities of 0."""
     mean = np.asarray(averages.load(), np.float64)[:, 0]
     deviations, k = law.deviations.copy(), law.weights.shape[1]
     for cut, W in zip(view_slices(widths), whitenings, strict=True):
@@ -218,7 +218,7 @@ def scores_of(
 def maximised(
     scanned: PassResult, before: TreeLaw, tree: Tree, widths: tuple[int, ...], constant: float
 ) -> tuple[TreeLaw, float]:
-    """Return the parameters after an EM pass, and the log-likelihood per row before it.
+    """Return the parameters after an EM pass, and the log-likelihood per row with those before it.
 
     A state without rows keeps its means and its transitions.
     """

@@ -1,4 +1,4 @@
-"""Fitted trees: the methods that read rows with them, and what they show."""
+"""Fitted trees: the methods that apply them to rows, and the pictures of their reports."""
 
 from __future__ import annotations
 

@@ -146,13 +146,13 @@ class TreeStatesPass(StoredPosteriorPass, TreePass):
 
 @dataclass(frozen=True)
 class TreeEMPass(TreePass, ScoreProductsPass):
-    """Add up what an iteration of expectation and maximisation needs.
+    """Add up the sums for one iteration of expectation and maximisation.
 
     Notes
     -----
-    Fields as in `TreePass` and `ScoreProductsPass`. Sums beside those of the latter, with the probabilities p of
-    states given a row: ``p`` (n_hidden, k), ``edges`` (n_hidden - 1, k, k) of those of a parent's and a variable's
-    state together, and ``evidence`` () of log-likelihoods.
+    Fields as in `TreePass` and `ScoreProductsPass`. Further sums, with the probabilities p of states given a
+    row: ``p`` (n_hidden, k), ``edges`` (n_hidden - 1, k, k), the joint probabilities of the states of a variable's
+    parent and of the variable, and ``evidence`` (), the log-likelihoods.
     """
 
     @property

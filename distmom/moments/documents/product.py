@@ -148,7 +148,7 @@ def presence_logs(
 
 @dataclass(frozen=True)
 class PresenceEMPass(ProjectedPass):
-    """Add up what an iteration of expectation and maximisation needs.
+    """Add up the sums for one iteration of expectation and maximisation.
 
     Attributes
     ----------

@@ -78,7 +78,7 @@ class TopicsPass(Pass):
         return 3 * 8 * n_rows * self.n_topics
 
     def given(self, part: int = 0) -> GivenTopics:
-        """Return the topics, or one of their slabs of columns, with the parameters of the shares."""
+        """Return the topics, or one slab of their columns, with the parameters of the shares."""
         matrix = self.topics.parts[part] if isinstance(self.topics, Columns) else self.topics
         frequency = np.asarray(self.unigram).reshape(-1)
         return GivenTopics(np.ascontiguousarray(matrix), frequency, self.smoothing, self.alpha)

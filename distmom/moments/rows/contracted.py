@@ -98,7 +98,7 @@ class RowContractionsPass(ContractionsPass, RowMomentsPass):
 
     def working_bytes(self, n_rows: int) -> int:
         n = min(n_rows, BLOCK_ROWS)
-        # Beside the products, projected rows, whitened ones, and their squares.
+        # Projected rows, whitened rows and their squares, in addition to the products.
         own = 8 * n * (self.rank + 2 * self.n_whitened)
         return piece_bytes(n_rows, self.n_features) + own + self.product_bytes(n)
 
@@ -143,7 +143,7 @@ class ViewContractionsPass(ContractionsPass, MultiViewMomentsPass):
 
     def working_bytes(self, n_rows: int) -> int:
         n = min(n_rows, BLOCK_ROWS)
-        # Beside the products, factors of the other views, and whitened views.
+        # Factors of the other views, and whitened views, in addition to the products.
         rows = n * ((N_GROUPS - 1) * self.n_vectors + (N_GROUPS + 1) * self.n_whitened)
         return self.projected_bytes(n) + 8 * rows + self.product_bytes(n)
 

@@ -165,7 +165,7 @@ class ViewSquaresPass(MultiViewMomentsPass):
     Attributes
     ----------
     coefficients : ndarray of shape (3, 3, r, k)
-        ``coefficients[t, s]`` is what the coordinates of view s contribute to the scores of view t, zero for
+        ``coefficients[t, s]`` is the contribution of the coordinates of view s to the scores of view t, zero for
         ``s = t``.
     constants : ndarray of shape (k,)
         Added to all scores.
@@ -187,7 +187,7 @@ class ViewSquaresPass(MultiViewMomentsPass):
 
     @property
     def mapped_bytes(self) -> int:
-        # Beside the sum, the products of a piece of rows.
+        # The products of a piece of rows, without the sum.
         return 8 * self.n_features * (self.rank + self.n_components)
 
     @property

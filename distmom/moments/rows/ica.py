@@ -250,7 +250,7 @@ def functions_of(S: np.ndarray) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarra
 
 @dataclass(frozen=True)
 class RowScorePass(ProjectedRowsPass):
-    """Add up what a step of quasi-maximum likelihood needs.
+    """Add up the sums for one step of quasi-maximum likelihood.
 
     Attributes
     ----------

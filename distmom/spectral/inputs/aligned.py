@@ -104,7 +104,7 @@ def _loaded(numbers: np.ndarray | StoredArray) -> np.ndarray:
 
 
 def _spread(counts: np.ndarray, numbers: np.ndarray | StoredArray, n: int) -> np.ndarray:
-    """Return counts of the corpus in the order of the model; zeros for what the corpus does not have."""
+    """Return counts of the corpus in the order of the model; zeros for names that the corpus does not have."""
     own = _loaded(numbers)
     out = np.zeros(n, np.int64)
     out[own[own >= 0]] = np.asarray(counts)[own >= 0]

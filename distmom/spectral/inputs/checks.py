@@ -12,7 +12,7 @@ from distmom.corpus.layers import check_corpus
 from distmom.errors import InputError, UsageError
 from distmom.spectral.parameters import Parameter
 
-#: what a model that reads words is fitted to
+#: the kinds of corpora that a model of words is fitted to
 WORDS = ("words",)
 
 

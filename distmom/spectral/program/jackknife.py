@@ -107,7 +107,7 @@ class Jackknife:
 
 @dataclass(frozen=True)
 class Without(Selection):
-    """All units but a part of them, further restricted by the selection of a pass, if it has one."""
+    """All units except one part, restricted further by the selection of a pass if it has one."""
 
     within: Selection | None = None
 
@@ -253,7 +253,7 @@ def _parts(n_parts: int, seed: int) -> list[Without]:
 
 
 def _by_component(state: Any) -> dict[str, np.ndarray]:
-    """Return the arrays of a state with one axis of components, that axis first, by name of the attribute."""
+    """Return the arrays of a state that have an axis of components, with that axis first, by name of attribute."""
     found = {}
     for name, declared, _ in declared_fields(state):
         values = getattr(state, name)

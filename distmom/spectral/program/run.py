@@ -184,7 +184,7 @@ class Run(ABC):
 
     @abstractmethod
     def apply(self, function: Callable[..., _R], *arguments: Any, out: _R) -> _R:
-        """Return ``function(*arguments)``, for what follows from results without work on tall arrays.
+        """Return ``function(*arguments)``, for steps from results to results that read no tall arrays.
 
         Parameters
         ----------
@@ -206,7 +206,7 @@ class Run(ABC):
         out : object
             Placeholder that the ledger returns for the result.
         trial : callable, optional
-            Measures the time of work that grows with the data beside that of the passes, for a plan with times.
+            Measures the time of work that grows with the data but is not part of a pass, for a plan with times.
         """
 
     @abstractmethod

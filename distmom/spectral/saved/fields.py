@@ -37,7 +37,7 @@ class Field(ABC):
         Name of the attribute of the estimator; None: the name of the field with an underscore.
     """
 
-    #: whether the field has content beside its arrays
+    #: whether the field has content in addition to its arrays
     has_content: ClassVar[bool] = True
     #: whether the field is an attribute of the estimator, rather than a part that the estimator takes apart itself
     is_attribute: ClassVar[bool] = True
@@ -173,7 +173,7 @@ class ValueField(Field):
 
 @dataclass(frozen=True, kw_only=True)
 class NumberField(ValueField):
-    """A field without a declaration: a size, a finite number, or None for what is derived from other fields.
+    """A field without a declaration: a size, a finite number, or None for a value derived from other fields.
 
     Attributes
     ----------

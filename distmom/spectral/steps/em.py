@@ -29,7 +29,7 @@ def iterate(
         iteration.
     n_iter : int
     expect : callable
-        Given parameters, stores what a pass reads of them, makes the pass, and returns the arguments of
+        Stores the arrays that a pass reads of the given parameters, makes the pass, and returns the arguments of
         ``maximise``: the result of the pass, and whatever else it takes.
     maximise : callable
         ``maximise(*arguments)`` returns the next parameters, and the log-likelihood of those before.

@@ -30,7 +30,7 @@ REPLICATED_SHARE = 0.3
 
 @dataclass(frozen=True)
 class Rank:
-    """The estimated number of components, and what it is based on.
+    """The estimated number of components, and the numbers that it is based on.
 
     Attributes
     ----------

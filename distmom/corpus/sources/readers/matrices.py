@@ -71,7 +71,7 @@ def open_uci(spec: Spec) -> Source:
 def _until(
     path: str, reader: LineReader, start: int, pending: list[bytes], last: int, to_end: bool
 ) -> tuple[list[bytes], list[bytes]]:
-    """Return the lines of documents up to number ``last``, and any further lines that were already read."""
+    """Return the lines of the documents up to number ``last``, and the lines read beyond them."""
 
     def document(line: bytes) -> int:
         # Encoding rejects lines that are not triples.

@@ -75,7 +75,7 @@ def _chunks(spec: RowSpec, size: int, tally: Tally | None = None) -> Iterator[Ch
 
 
 def learned(counts: Counter[str], min_count: int, rare_suffix: int) -> list[str]:
-    """Return the symbols, most frequent first: frequent ones, and classes of rare ones.
+    """Return the frequent symbols and the classes of rare symbols, most frequent first.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class Numbering:
         return cls({symbol: i for i, symbol in enumerate(symbols)}, rare_suffix)
 
     def find(self, symbol: str) -> int:
-        """Return the number of a symbol, or that of its class; -1 if it has none."""
+        """Return the number of a symbol, or of the class of a rare symbol; -1 if it has none."""
         found = self.numbers.get(symbol)
         if found is None:
             found = self.numbers.get(class_of(symbol, self.rare_suffix))

@@ -258,7 +258,7 @@ def _decompressed(path: str, raw: BinaryIO) -> Iterator[bytes]:
 
 
 def _blocks_of_streams(raw: BinaryIO, decompressor: Callable[[], Any]) -> Iterator[bytes]:
-    """Yield the contents of one or more streams, between which there may be zeros as padding."""
+    """Yield the contents of one or more streams, which zeros may separate as padding."""
     # The files of the standard library end, without an error, before a stream with a damaged header.
     decoder = None
     while content := raw.read(_BLOCK_BYTES >> 3):

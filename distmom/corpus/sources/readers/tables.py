@@ -91,7 +91,7 @@ def _table_of(spec: RowSpec, lines: list[str]) -> _Table:
 
 
 def _split(path: str, number: int, line: str, delimiter: str) -> list[str]:
-    """Return the fields of a line, which must be a record of its own."""
+    """Return the fields of a line, which must be a complete record."""
     if '"' not in line:
         return line.split(delimiter)
     try:

@@ -219,13 +219,13 @@ def _split_labels(text: str, spec: Spec) -> list[str]:
 
 
 def _label_fields(spec: Spec) -> tuple[str, ...]:
-    """Return the names of the field of the labels, in the order in which they are looked for."""
+    """Return the possible names of the field of the labels, in the order of preference."""
     names = ("labels", "label") if spec.labels_field == "labels" else (spec.labels_field,)
     return tuple(name for name in names if name not in (spec.text_field, spec.id_field))
 
 
 def _rows_of(chunk: Chunk, lines: Sequence[int]) -> list[int]:
-    """Return the rows of documents that are on given lines, where every line of the source is a row."""
+    """Return the rows of documents from their line numbers, in a source with one row per line."""
     return [chunk.first_document + line - chunk.first_line + 1 for line in lines]
 
 

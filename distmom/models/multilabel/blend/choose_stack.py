@@ -83,7 +83,7 @@ def choose_classes(
 
 
 def _chosen(stack: Stack | ClassStack, losses: np.ndarray, objective: Objective) -> ChosenStack:
-    """Return a stack with what each input is worth for a document."""
+    """Return a stack with the loss per document without each input."""
     n = len(objective.n_true)
     names = (each.name for each in stack.inputs)
     return ChosenStack(stack, {name: float(loss / n) for name, loss in zip(names, losses, strict=True)})

@@ -118,7 +118,7 @@ class Effect:
 def varied(
     constant: np.ndarray, effects: tuple[Effect, ...], covariates: Covariates
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coefficients of every document (n, c) and what every label (L, c) adds to them, float64.
+    """Return the coefficients of documents (n, c), and the terms that labels (L, c) add to them, float64.
 
     ``constant`` (c,) are the coefficients at the mean of all covariates.
     """

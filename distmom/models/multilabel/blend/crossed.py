@@ -51,7 +51,7 @@ class Alone:
 
     @classmethod
     def of(cls, scored: Scored, objective: Objective) -> Alone:
-        """Return what every head is worth alone."""
+        """Return the ranking, the metrics and the value of the objective of every head alone."""
         rankings = _rankings(scored, objective)
         report = {name: objective.named(own) for name, own in rankings.items()}
         values = {name: _value(objective, rankings[name], metrics) for name, metrics in report.items()}
@@ -130,7 +130,7 @@ def choice_of(
     objective: Objective,
     found: Crossed,
 ) -> Choice:
-    """Return a choice, given the value of its objective, the metrics of heads, and what was measured."""
+    """Return a choice, given the value of its objective, the metrics of heads, and cross-fitted predictions."""
     exponent = objective.best_exponent(found.log_odds) if objective.weighs_propensity else None
     return Choice(
         blend, value, {**report, "auto": objective.named(found.totals)}, len(objective.n_true),

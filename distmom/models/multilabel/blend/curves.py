@@ -1,4 +1,4 @@
-"""Curves of scores, and what an input of a stack adds to log-odds: a score and its curve times coefficients.
+"""Curves of scores, and the terms of an input of a stack in log-odds: a score and its curve times coefficients.
 
 The curve of a score s is ``log max(s, floor)``, or ``log sigmoid(2 s)`` for the signed scores of margin
 classifiers.

@@ -31,7 +31,7 @@ MAX_TREES, STEP = 200, 25
 PATIENCE = 2
 #: shares of the log-odds by the blend that are compared
 SHARES = (0.0, 0.25, 0.5, 0.75)
-#: numbers of a pair beside the two of every head
+#: features of a pair in addition to the two from every head
 N_COMMON = 9
 #: scores whose largest is below this number are not divided by it
 LEAST_SCORE = 1e-9
@@ -80,7 +80,7 @@ class Reranker:
         return _averaged(found, blended, self.share)
 
     def summary(self) -> dict[str, float | list[str]]:
-        """Return what is reported of the reranker, as JSON values."""
+        """Return the numbers by which reports describe the reranker, as JSON values."""
         return {
             "depth": self.depth, "inputs": self.inputs, "n_trees": len(self.trees.roots), "share": self.share
         }  # fmt: skip
@@ -106,7 +106,7 @@ def pair_features(
     documents: np.ndarray,
     companions: Csr,
 ) -> np.ndarray:
-    """Return the numbers by which pairs of a document and one of its best labels are judged.
+    """Return the features of pairs of a document and one of its best labels.
 
     Parameters
     ----------

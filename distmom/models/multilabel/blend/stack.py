@@ -132,7 +132,7 @@ def probability(log_odds: np.ndarray) -> np.ndarray:
 
 
 def negative_log_likelihood(log_odds: np.ndarray, truth: np.ndarray) -> float:
-    """Return the negative log-likelihood of events of which ``truth`` states whether they occurred."""
+    """Return the negative log-likelihood of events, given in ``truth`` whether each has occurred."""
     z = log_odds.astype(np.float64)
     return float((np.logaddexp(0.0, z) - truth * z).sum())
 
@@ -209,7 +209,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class StackFit:
-    """A fitted regression, and what each input is worth.
+    """A fitted regression, and the loss without each input.
 
     Attributes
     ----------

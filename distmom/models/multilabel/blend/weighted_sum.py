@@ -24,7 +24,7 @@ POWERS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0)
 
 @dataclass(frozen=True)
 class SumWeights:
-    """What the scores of heads are multiplied by in a sum.
+    """The factors by which a sum multiplies the scores of heads.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ def ascend(scored: Scored, objective: Objective) -> tuple[SumWeights, float]:
                     weights[group] = 0.0
                     weights[h] = weight
                     totals, best, improved = others + np.float32(weight) * scores[h], got, True
-    # A head chosen in the first steps may contribute little beside those chosen later.
+    # A head chosen in the first steps may contribute little once others have been chosen.
     while np.count_nonzero(weights) > 1:
         rest = {h: value(without(totals, weights, [h])) for h in np.flatnonzero(weights).tolist()}
         h = max(rest, key=lambda h: rest[h])

@@ -213,9 +213,9 @@ def extend_linear(run: Run, fit: LinearFit, features: Features, added: Features)
 
 
 def added_weights(run: Run, fit: LinearFit, added: Features) -> Csr:
-    """Return what documents add to ``D W`` (d + 1, L), by one residual pass per stage of a fit.
+    """Return the terms that documents add to ``D W`` (d + 1, L), by one residual pass per stage of a fit.
 
-    The stages and D are fixed, so what documents add is a sum over them.
+    The stages and D are fixed, so these terms are sums over documents.
     """
     own = run.rows(_whole_cross, added, out=unknown_csr(run.corpus.n_labels))
     for stage in fit.stages:

@@ -39,6 +39,6 @@ def name_sums(names: Sequence[str], vocabulary: Sequence[str], idf: np.ndarray) 
         (np.ones(len(indices), np.int32), indices, indptr), shape=(len(names), len(vocabulary))
     )
     rows = tfidf_rows(presence, idf, np.float32)
-    # The constant feature says nothing about a name.
+    # The constant feature carries no information about a name.
     shape = (len(names), len(vocabulary) + 1)
     return csr_array(csr_array((rows.data, rows.indices, rows.indptr), shape=shape).T)

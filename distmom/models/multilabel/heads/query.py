@@ -31,7 +31,7 @@ class Index(Protocol):
 
 
 class QueriedHead:
-    """Base class of heads, with defaults for what a head may state or do."""
+    """Base class of heads, with defaults for optional attributes and methods."""
 
     #: whether its scores multiply those of other heads, so that it ranks no labels itself
     multiplies: ClassVar[bool] = False
@@ -39,7 +39,7 @@ class QueriedHead:
     finds_top: ClassVar[bool] = False
 
     def prepare(self, query: Query) -> None:
-        """Compute what is cheaper for all documents of a query at once; nothing by default."""
+        """Compute intermediate results that are cheaper for all documents at once; none by default."""
 
 
 class Query:

@@ -37,7 +37,7 @@ REMAINDER_ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Content:
-    """The sums of some documents, and the documents where heads need them; None for what no head needs.
+    """The sums of some documents, and the documents themselves where heads need them; None where no head does.
 
     Attributes
     ----------

@@ -429,14 +429,14 @@ class Updatable:
         return np.array([numbers[name] for name in self.label_names_], np.int64)
 
     def _set(self, engine: Engine, content: Content, label_names: list[str]) -> None:
-        """Set the attributes of the model to those of a content."""
+        """Set the attributes of the model from its new content."""
         state = updated_state(engine, self._state(), self._start(), content, len(label_names))
         self.label_names_, self.n_documents_ = label_names, content.n_documents
         self._keep(state)
 
 
 def _document(corpus: Any, error: MissingDocumentError) -> str:
-    """Return the message of an error with the id of its document, if documents have ids."""
+    """Return the message of an error, with the id of its document if documents have ids."""
     if not getattr(corpus, "has_ids", False):
         return str(error)
     index = next(
