@@ -35,7 +35,7 @@ from distmom.compiled import compiled
 from distmom.corpus import Block
 from distmom.corpus.sources.readers.scan import LABELLED, scan
 from distmom.engine import Csr, TallSum
-from distmom.engine.sums.csr import combine, transposed_product
+from distmom.engine.sums.csr import CsrArrays, combine, transposed_product
 from distmom.engine.sums.tall import frequent_rows
 from distmom.linalg import compose, decompose
 from distmom.models.markov.kernels import forward
@@ -46,12 +46,11 @@ from distmom.models.multilabel.kernels import top_by_states, top_of_products
 from distmom.moments.documents.labels import posteriors
 from distmom.moments.documents.share_kernels import (
     Counts,
-    Documents,
     GivenTopics,
     Iteration,
     find_collapsed,
 )
-from distmom.moments.features.residuals import add_residuals
+from distmom.moments.features.residuals import restricted_scores
 from distmom.moments.features.tfidf import inverse_document_frequency, tfidf_rows
 from distmom.moments.kernels import add_third_moment, gather
 from distmom.moments.sketching import add_product, omega, omega_key, scatter_rows
@@ -362,12 +361,9 @@ def test_residuals(benchmark: Any, bounded: Bounded, block: Block, features: csr
     cross.data *= np.repeat(inverse.astype(np.float32), np.diff(cross.indptr))
     cross.sort_indices()
     a, y = features[:N_QUERIES], labels[:N_QUERIES]
-    indptr = np.concatenate([[0], np.cumsum(np.diff(y.indptr) + n_negatives)]).astype(np.int64)
-    indices, data = np.zeros(indptr[-1], np.int32), np.zeros(indptr[-1], np.float32)
     n_read = float(np.diff(cross.indptr)[a.indices].sum())
     bounded.run(
-        benchmark, add_residuals, a.indptr, a.indices, a.data, y.indptr, y.indices, cross.indptr, cross.indices,
-        cross.data, inverse.astype(np.float32), n_labels, n_negatives, 1.0, indptr, indices, data,
+        benchmark, restricted_scores, a, y, cross, inverse.astype(np.float32), n_labels, n_negatives, 1.0,
         np.zeros(cross.nnz, np.float32), n_bytes=16.0 * n_read,
     )  # fmt: skip
 
@@ -393,7 +389,7 @@ def test_shares_of_topics(benchmark: Any, bounded: Bounded, block: Block, k: int
     out, totals = np.zeros((words.shape[1], k), np.float32), np.zeros(k)
     # Two products and three sums per topic and position in an iteration, with a tolerance that none reaches.
     bounded.run(
-        benchmark, find_collapsed, Documents(words.indptr, words.indices, counts),
+        benchmark, find_collapsed, CsrArrays(words.indptr, words.indices, counts),
         GivenTopics(topics, unigram, 0.01, np.full(k, 0.1)), Iteration(n_iter, 0.0), shares,
         Counts(own, totals, out), operations=5.0 * n_iter * k * words.nnz,
         n_bytes=12.0 * k * words.nnz,

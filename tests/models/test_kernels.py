@@ -17,7 +17,7 @@ from distmom.models.multilabel.kernels import (
     top_labels,
     top_of_products,
 )
-from distmom.moments.features.residuals import add_residuals
+from distmom.moments.features.residuals import restricted_scores
 
 
 def load(leaf):
@@ -183,14 +183,8 @@ def test_scores_of_true_labels_and_hardest_wrong_ones(n_labels, density):
     a, weights = sparse(12, 20, 0.3, 0), sparse(20, n_labels, density, 1)
     labels = csr_array((np.random.default_rng(2).random((12, n_labels)) < 2 / n_labels).astype(np.uint8))
     inverse = np.random.default_rng(3).random(20).astype(np.float32)
-    n_true = np.diff(labels.indptr)
-    indptr = np.concatenate([[0], np.cumsum(n_true + 3)]).astype(np.int64)
-    indices, data = np.zeros(indptr[-1], np.int32), np.zeros(indptr[-1])
     sums = np.ones(weights.nnz)
-    add_residuals(
-        a.indptr, a.indices, a.data, labels.indptr, labels.indices, weights.indptr, weights.indices,
-        weights.data, inverse, n_labels, 3, 1.0, indptr, indices, data, sums,
-    )  # fmt: skip
+    indptr, indices, data = restricted_scores(a, labels, weights, inverse, n_labels, 3, 1.0, sums)
     found = csr_array((data, indices, indptr), shape=(12, n_labels)).toarray()
     scores, truth = (a @ weights).toarray(), labels.toarray().astype(bool)
     own = (a.toarray() ** 2) @ inverse

@@ -11,12 +11,12 @@ from scipy.special import psi
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import open_engine
 from distmom.engine.stored.arrays import Columns
+from distmom.engine.sums.csr import CsrArrays
 from distmom.engine.sums.tall import TallSum
 from distmom.moments.documents.document_shares import mixture_shares
 from distmom.moments.documents.halves import half_counts
 from distmom.moments.documents.share_kernels import (
     Counts,
-    Documents,
     GivenTopics,
     Iteration,
     find_collapsed,
@@ -62,7 +62,7 @@ def shares_of(X, topics, unigram, smoothing, alpha, variational, n_iter, toleran
 
 def counts_of(X):
     """Return counts as the kernels read them."""
-    return Documents(X.indptr, X.indices, X.data.astype(float))
+    return CsrArrays(X.indptr, X.indices, X.data.astype(float))
 
 
 def plain_shares(x, topics, alpha, variational, n_iter):

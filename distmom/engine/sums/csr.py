@@ -8,13 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.compiled import compiled
 from distmom.corpus.block import csr_from_parts
+
+
+class CsrArrays(NamedTuple):
+    """The arrays of a CSR matrix as one argument of a compiled kernel.
+
+    Passing them takes microseconds, so kernels that are called for single rows take them one by one.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    data: np.ndarray
+
+    @classmethod
+    def of(cls, matrix: Any) -> CsrArrays:
+        """Return the arrays of a scipy matrix or of an opened `Csr`, which are not copied."""
+        return cls(matrix.indptr, matrix.indices, matrix.data)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 
 from distmom.corpus import Block
 from distmom.corpus.block import csr_from_parts
+from distmom.engine.sums.csr import CsrArrays
 from distmom.moments.documents.labels import posteriors
 from distmom.moments.documents.share_kernels import (
     FULL_ITER,
@@ -21,7 +22,6 @@ from distmom.moments.documents.share_kernels import (
     MAX_ITER,
     TOLERANCE,
     Counts,
-    Documents,
     GivenTopics,
     Iteration,
     find_collapsed,
@@ -68,7 +68,7 @@ def document_shares(
     shares = np.full((n, k), 1.0 / max(1, k), topics.dtype) if start is None else start.copy()
     if counts is None:
         counts = Counts(np.ones(n), np.zeros(k), np.zeros((0, k), topics.dtype))
-    documents = Documents(words.indptr, words.indices, words.data.astype(np.float64))
+    documents = CsrArrays(words.indptr, words.indices, words.data.astype(np.float64))
     given = given._replace(topics=topics)
     if how == "cvb":
         return shares, find_collapsed(documents, given, iteration, shares, counts)

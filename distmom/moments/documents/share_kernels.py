@@ -38,14 +38,6 @@ LEAST = 1e-30
 WORDS = 4
 
 
-class Documents(NamedTuple):
-    """The counts of words in documents: the arrays of a CSR matrix of shape (n, d)."""
-
-    indptr: Any
-    indices: Any
-    counts: Any
-
-
 class GivenTopics(NamedTuple):
     """Topics with which shares are inferred.
 
@@ -296,7 +288,8 @@ def find_shares(
 
     Parameters
     ----------
-    documents : Documents
+    documents : CsrArrays
+        Counts of words, (n, d).
     given : GivenTopics
     variational : bool
     iteration : Iteration
@@ -309,7 +302,7 @@ def find_shares(
     float
         The log-likelihood ``sum c log s``.
     """
-    indptr, indices, data = documents.indptr, documents.indices, documents.counts
+    indptr, indices, data = documents.indptr, documents.indices, documents.data
     topics, alpha = given.topics, given.alpha
     own, totals, out = counts.own, counts.totals, counts.out
     k, n, widest = topics.shape[1], indptr.shape[0] - 1, _widest(indptr) + WORDS - 1
@@ -367,7 +360,7 @@ def find_collapsed(documents: Any, given: Any, iteration: Any, shares: Any, coun
     float
         The log-likelihood ``sum c log s`` of the shares found.
     """
-    indptr, indices, data = documents.indptr, documents.indices, documents.counts
+    indptr, indices, data = documents.indptr, documents.indices, documents.data
     topics, alpha = given.topics, given.alpha
     own, totals, out = counts.own, counts.totals, counts.out
     k, n, widest = topics.shape[1], indptr.shape[0] - 1, _widest(indptr) + WORDS - 1
@@ -459,11 +452,11 @@ def log_likelihood(documents: Any, given: Any, shares: Any) -> float:
 
     Parameters
     ----------
-    documents : Documents
+    documents : CsrArrays
     given : GivenTopics
     shares : ndarray of shape (n, k)
     """
-    indptr, data, topics = documents.indptr, documents.counts, given.topics
+    indptr, data, topics = documents.indptr, documents.data, given.topics
     k, least = topics.shape[1], topics.dtype.type(LEAST)
     widest = _widest(indptr) + WORDS - 1
     by_word, counts = np.zeros((widest, padded(k)), topics.dtype), np.zeros(widest, topics.dtype)

@@ -23,12 +23,12 @@ from distmom.corpus.block import csr_from_parts
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.additive import Sums, SumSpec
+from distmom.engine.sums.csr import CsrArrays
 from distmom.moments.documents.document_shares import SHORT, document_shares, mixture_shares
 from distmom.moments.documents.halves import half_counts
 from distmom.moments.documents.labels import posteriors
 from distmom.moments.documents.share_kernels import (
     Counts,
-    Documents,
     GivenTopics,
     log_likelihood,
     row_totals,
@@ -273,7 +273,7 @@ class CompletionPass(TopicsPass):
         own = np.repeat(row_weights(block), np.diff(words.indptr))
         proportions = self.alpha / self.alpha.sum()
         half = csr_from_parts(first, words.indices, words.indptr, words.shape)
-        documents = Documents(words.indptr, words.indices, second * own)
+        documents = CsrArrays(words.indptr, words.indices, second * own)
         shares = None
         for j, total in enumerate(self.alpha_sums):
             if self.mixture:

@@ -19,7 +19,7 @@ from distmom.compiled import compiled
 from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.engine.sums.csr import Csr
+from distmom.engine.sums.csr import Csr, CsrArrays
 from distmom.moments.features.tfidf import tfidf_rows, with_constant
 
 #: number of labels whose maximum is compared with the hardest wrong labels before each label is
@@ -88,12 +88,8 @@ class ResidualPass(Pass):
         a = with_constant(tfidf_rows(block.words, self.idf, np.float32))
         y, w = block.labels, self.weights
         n_true = np.diff(y.indptr)
-        indptr = np.concatenate([[0], np.cumsum(n_true + self.n_negatives)]).astype(np.int64)
-        labels = np.zeros(indptr[-1], np.int32)
-        scores = np.zeros(indptr[-1], np.float32)
-        add_residuals(
-            a.indptr, a.indices, a.data, y.indptr, y.indices, w.indptr, w.indices, w.data,
-            self.inverse_diagonal, self.n_labels, self.n_negatives, self.leave_out, indptr, labels, scores,
+        indptr, _, scores = restricted_scores(
+            a, y, w, self.inverse_diagonal, self.n_labels, self.n_negatives, self.leave_out,
             sums["entries"].single.reshape(-1),
         )  # fmt: skip
         truth = np.zeros(len(scores), bool)
@@ -103,49 +99,64 @@ class ResidualPass(Pass):
         return None
 
 
-@compiled
-def add_residuals(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    data: np.ndarray,
-    y_indptr: np.ndarray,
-    y_indices: np.ndarray,
-    w_indptr: np.ndarray,
-    w_indices: np.ndarray,
-    w_data: np.ndarray,
+def restricted_scores(
+    features: Any,
+    labels: Any,
+    weights: Any,
     inverse_diagonal: np.ndarray,
     n_labels: int,
     n_negatives: int,
     leave_out: float,
-    out_indptr: np.ndarray,
-    out_indices: np.ndarray,
-    out_data: np.ndarray,
     sums: np.ndarray,
-) -> None:
-    """Compute the scores of every row for its true labels and its hardest wrong labels, and add ``A'F``.
+) -> CsrArrays:
+    """Return F, the scores of every row for its true labels and its hardest wrong labels, and add ``A'F``.
 
     A true label is scored without the row's own contribution, ``leave_out * sum_v a_v^2 / D_v``: the row must not
     explain itself.
 
     Parameters
     ----------
-    indptr, indices, data : ndarray
-        Feature rows in CSR.
-    y_indptr, y_indices : ndarray
-        Labels in CSR.
-    w_indptr, w_indices, w_data : ndarray
-        Weights (d, L) in CSR, with sorted rows.
+    features, labels : csr_array
+        A (n, d) and Y (n, L).
+    weights : Csr
+        W (d, L), with sorted rows.
     inverse_diagonal : ndarray of shape (d,)
         1 / D.
     n_labels, n_negatives : int
     leave_out : float
-    out_indptr : ndarray of shape (n + 1,)
-        Offsets of the rows, with room for ``n_true + n_negatives`` entries each.
-    out_indices, out_data : ndarray
-        Filled in place; unused entries get value 0.
     sums : ndarray of shape (nnz of W or more,), or empty
         Changed in place: ``a_v F_l`` is added for every entry (v, l) of W, unless it is empty.
+
+    Returns
+    -------
+    CsrArrays
+        In every row the true labels, in their order, then ``n_negatives`` wrong ones by descending score, float32;
+        unused entries have the value 0.
     """
+    indptr = np.concatenate([[0], np.cumsum(np.diff(labels.indptr) + n_negatives)]).astype(np.int64)
+    out = CsrArrays(indptr, np.zeros(indptr[-1], np.int32), np.zeros(indptr[-1], np.float32))
+    parts = CsrArrays.of(features), CsrArrays.of(labels), CsrArrays.of(weights)
+    add_residuals(*parts, inverse_diagonal, n_labels, n_negatives, leave_out, out, sums)
+    return out
+
+
+@compiled
+def add_residuals(
+    features: CsrArrays,
+    labels: CsrArrays,
+    weights: CsrArrays,
+    inverse_diagonal: np.ndarray,
+    n_labels: int,
+    n_negatives: int,
+    leave_out: float,
+    out: CsrArrays,
+    sums: np.ndarray,
+) -> None:
+    """Fill the scores of `restricted_scores`, with room for them in ``out``, and add ``A'F``."""
+    indptr, indices, data = features.indptr, features.indices, features.data
+    y_indptr, y_indices = labels.indptr, labels.indices
+    w_indptr, w_indices, w_data = weights.indptr, weights.indices, weights.data
+    out_indptr, out_indices, out_data = out.indptr, out.indices, out.data
     scores = np.zeros(n_labels, np.float32)
     best = np.empty(n_negatives, np.float32)
     best_ids = np.empty(n_negatives, np.int32)

@@ -30,7 +30,7 @@ from distmom.models.multilabel.classifiers.margin import (
 )
 from distmom.models.multilabel.heads.regression import NO_LIMITS, WeightLimits
 from distmom.moments.features.margins import MarginsPass
-from distmom.moments.features.residuals import add_residuals
+from distmom.moments.features.residuals import restricted_scores
 from distmom.moments.features.tfidf import tfidf_rows, with_constant
 from distmom.spectral.program.run import Run, Trial, unknown
 
@@ -102,12 +102,9 @@ def hardest_labels(block: Block, idf: Any, weights: Any, n_hard: int) -> csr_arr
     a = with_constant(tfidf_rows(block.words, idf, np.float32))
     y, n_labels = block.labels, block.labels.shape[1]
     n_true = np.diff(y.indptr)
-    indptr = np.concatenate([[0], np.cumsum(n_true + n_hard)]).astype(np.int64)
-    labels, scores = np.zeros(indptr[-1], np.int32), np.zeros(indptr[-1], np.float32)
-    add_residuals(
-        a.indptr, a.indices, a.data, y.indptr, y.indices, weights.indptr, weights.indices, weights.data,
-        np.zeros(a.shape[1]), n_labels, n_hard, 0.0, indptr, labels, scores, np.zeros(0, np.float32),
-    )  # fmt: skip
+    indptr, labels, scores = restricted_scores(
+        a, y, weights, np.zeros(a.shape[1]), n_labels, n_hard, 0.0, np.zeros(0, np.float32)
+    )
     documents = np.repeat(np.arange(block.n_documents), n_true + n_hard)
     # The true labels of a document come first.
     wrong = (np.arange(len(labels)) - indptr[documents] >= n_true[documents]) & (scores > 0.0)
