@@ -30,9 +30,8 @@ from distmom.engine.executors.executor import (
     OnDone,
     Subject,
     no_subject,
-    tree_levels,
-    tree_node_children,
 )
+from distmom.engine.executors.reduction import Node, Reduction
 from distmom.engine.executors.watch import Watch
 from distmom.errors import ClusterError, DistmomError, WorkersLostError
 
@@ -130,69 +129,38 @@ class OnCluster:
         name: str,
         subject: Subject = no_subject,
     ) -> Any:
-        levels = tree_levels(len(arguments), fan_in)
         watch = Watch(self.client, name, self._notices.deliver)
         run_key = f"{name}-{uuid.uuid4().hex[:8]}"
-        ready: list[dict[int, distributed.Future]] = [{} for _ in levels]
-        flying: dict[distributed.Future, tuple[int, int, int]] = {}
-        waiting = iter(range(len(arguments)))
-        # Dask blames all tasks of a worker for its death. Those that lost one run again one at a time, with no
-        # other task in flight, so that only the task that kills workers is blamed again. Results that only this
-        # worker had are computed again by Dask, before that.
-        suspects: list[tuple[int, int, int]] = []
 
-        def submit(level: int, index: int, attempt: int) -> None:
-            key = f"{run_key}-L{level}-{index}-{attempt}"
-            if level == 0:
-                future = self._submit(function, *arguments[index], key=key)
-            else:
-                below = ready[level - 1]
-                parts = [below[c] for c in tree_node_children(index, fan_in, levels[level - 1])]
-                future = self._submit(merge, results=(parts,), key=key, level=level)
-            flying[future] = (level, index, attempt)
+        def submit(node: Node, parts: list[distributed.Future]) -> distributed.Future:
+            key = f"{run_key}-L{node.level}-{node.index}-{node.attempt}"
+            if node.level == 0:
+                return self._submit(function, *arguments[node.index], key=key)
+            return self._submit(merge, results=(parts,), key=key, level=node.level)
 
-        def settle(level: int, index: int, future: distributed.Future) -> None:
-            ready[level][index] = future
-            if level + 1 == len(levels):
-                return
-            parent = index // fan_in
-            children = tree_node_children(parent, fan_in, levels[level])
-            if not all(child in ready[level] for child in children):
-                return
-            if len(children) == 1:
-                settle(level + 1, parent, future)
-            else:
-                submit(level + 1, parent, 0)
-
-        with _released(*ready, flying), self._losses_reported(name, lambda: list(flying)):
+        tree = Reduction(len(arguments), fan_in, submit)
+        with _released(*tree.ready, tree.flying), self._losses_reported(name, lambda: list(tree.flying)):
             while True:
-                window = 0 if suspects else self._of_window(watch.n_threads)
-                if suspects and not flying:
-                    while lost := [each for of in ready for each in of.values() if not each.done()]:
-                        watch.finished(lost)
-                    submit(*suspects.pop(0))
-                while sum(level == 0 for level, _, _ in flying.values()) < window:
-                    index = next(waiting, None)
-                    if index is None:
-                        break
-                    submit(0, index, 0)
-                if not flying:
+                window = 0 if tree.suspects else self._of_window(watch.n_threads)
+                if tree.suspects and not tree.flying:
+                    while missing := tree.missing():
+                        watch.finished(missing)
+                    tree.submit_suspect()
+                tree.submit_leaves(window)
+                if not tree.flying:
                     break
-                for future in watch.finished(flying):
-                    level, index, attempt = flying.pop(future)
+                for future in watch.finished(tree.flying):
+                    node = tree.flying.pop(future)
                     if future.status == "finished":
-                        if level == 0:
-                            on_done(index)
-                        else:
-                            for child in tree_node_children(index, fan_in, levels[level - 1]):
-                                ready[level - 1].pop(child)
-                        settle(level, index, future)
+                        if node.level == 0:
+                            on_done(node.index)
+                        tree.finished(node, future)
                         continue
-                    of_data = (subject(index), index) if level == 0 else ()
-                    _raise_unless_worker_lost(future, watch, attempt, *of_data)
+                    of_data = (subject(node.index), node.index) if node.level == 0 else ()
+                    _raise_unless_worker_lost(future, watch, node.attempt, *of_data)
                     logger.warning("%s: task %s lost its worker, submitted again", name, future.key)
-                    suspects.append((level, index, attempt + 1))
-            return watch.call(ready[-1][0].result, limit_s=limits.STALL_TIMEOUT_S)
+                    tree.lost(node)
+            return watch.call(tree.total.result, limit_s=limits.STALL_TIMEOUT_S)
 
     def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
         iterator = iter(items)
