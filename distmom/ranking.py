@@ -203,12 +203,12 @@ def dense_areas(scores: Any, indptr: Any, labels: Any, n_labels: int, areas: Any
             return False
         if n_true == 0 or n_false == 0:
             continue
-        known = start
-        while known < stop and labels[known] < width:
-            known += 1
-        n_unscored_false = (n_labels - width) - (stop - known)
-        won = _n_won(row, labels[start:known]) + 2 * (known - start) * n_unscored_false
-        won += (stop - known) * n_unscored_false
+        end = start
+        while end < stop and labels[end] < width:
+            end += 1
+        n_unscored_false = (n_labels - width) - (stop - end)
+        won = _n_won(row, labels[start:end]) + 2 * (end - start) * n_unscored_false
+        won += (stop - end) * n_unscored_false
         areas[i] = _area(won, n_true, n_false)
     return True
 

@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array, random_array, vstack
 
 from distmom.corpus import MemoryCorpus, RowCorpus, ViewCorpus, ingest, open_corpus
-from distmom.engine import Pass, SumSpec
+from distmom.engine import Pass, SumSpec, open_engine
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.blend.reranking import best_candidates, with_best
 from distmom.spectral.program.execute import execute
@@ -120,6 +120,17 @@ def lda_corpus(n=2000, d=200, k=5, length=60, seed=0, shard_documents=300):
 def carried_out(engine, function, *arguments, **options):
     """Return what a program gives that is carried out by an engine, its plan compared."""
     return execute(lambda run: function(run, *arguments, **options), engine)
+
+
+def assigned(model, corpus):
+    """Return the arrays that a model assigns to the rows of a corpus, by name."""
+    with open_engine(corpus) as engine:
+        stored = carried_out(engine, model.assign)
+        assert all(rows.axis == "rows" for rows in stored.values())
+        return {
+            name: np.concatenate([rows.read(i) for i in range(len(corpus.shards))])
+            for name, rows in stored.items()
+        }
 
 
 class WeightedRows(RowCorpus):

@@ -254,13 +254,13 @@ def search(
             found = [model.search(words, force=force)]
         else:
             found = [model.search(documents=about, force=force)]
-    shown = [_shown(model, each, top) for each in found]
+    answers = [_shown(model, each, top) for each in found]
     if targets is not None:
-        shown = [{"target": line, **each} for (_, line), each in zip(lines, shown, strict=True)]
+        answers = [{"target": line, **each} for (_, line), each in zip(lines, answers, strict=True)]
     if as_json:
-        click.echo(json.dumps({"topics": shown} if targets is not None else shown[0]))
+        click.echo(json.dumps({"topics": answers} if targets is not None else answers[0]))
         return
-    for each in shown:
+    for each in answers:
         listed = each.pop("words")
         show(each, as_json)
         for word, probability in listed:

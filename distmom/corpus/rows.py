@@ -182,19 +182,19 @@ def starts_of(lengths: Any, n_rows: int, name: str = "lengths") -> np.ndarray:
     """
     if lengths is None:
         return np.arange(n_rows + 1, dtype=np.int64)
-    given = as_array(lengths, name)
-    if given.ndim != 1 or given.dtype.kind not in "iu":
+    sizes = as_array(lengths, name)
+    if sizes.ndim != 1 or sizes.dtype.kind not in "iu":
         raise InputError.at(
-            name, None, "lengths", "a vector of whole numbers", f"{given.dtype} {given.shape}"
+            name, None, "lengths", "a vector of whole numbers", f"{sizes.dtype} {sizes.shape}"
         )
-    if len(given) and int(given.min()) < 1:
-        unit = int(np.argmin(given))
-        raise InputError.at(name, None, f"length of unit {unit}", "at least 1", str(given[unit]))
-    if len(given) and int(given.max()) > n_rows:
+    if len(sizes) and int(sizes.min()) < 1:
+        unit = int(np.argmin(sizes))
+        raise InputError.at(name, None, f"length of unit {unit}", "at least 1", str(sizes[unit]))
+    if len(sizes) and int(sizes.max()) > n_rows:
         # Sums of such lengths may overflow.
-        unit = int(np.argmax(given))
-        raise InputError.at(name, None, f"length of unit {unit}", f"at most {n_rows} rows", str(given[unit]))
-    starts = np.concatenate([[0], np.cumsum(given, dtype=np.int64)]).astype(np.int64)
+        unit = int(np.argmax(sizes))
+        raise InputError.at(name, None, f"length of unit {unit}", f"at most {n_rows} rows", str(sizes[unit]))
+    starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
     if starts[-1] != n_rows:
         raise InputError.at(name, None, "sum of the lengths", f"{n_rows} as there are rows", str(starts[-1]))
     return starts

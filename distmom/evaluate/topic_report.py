@@ -185,22 +185,22 @@ def _cards(topics: list[dict[str, Any]], stored: StoredShares | None) -> list[di
 def _stored(topics: list[dict[str, Any]], stored: StoredShares) -> dict[str, Any]:
     """Arrange statistics of the stored shares, with topics by decreasing share in the training corpus."""
     order = [topic["state"] for topic in topics]
-    shown = order[:MAX_TOPICS]
+    drawn = order[:MAX_TOPICS]
     # The diagonal carries no information and would be the darkest.
-    correlation = stored.correlation[np.ix_(shown, shown)] * (1.0 - np.eye(len(shown)))
+    correlation = stored.correlation[np.ix_(drawn, drawn)] * (1.0 - np.eye(len(drawn)))
     strongest = correlation.flat[np.abs(correlation).argmax()]
-    names = [str(state) for state in shown]
+    names = [str(state) for state in drawn]
     labels, label_order = _labels_shown(stored.labels)
-    means = np.array([label.shares[shown] for label in labels]).reshape(len(labels), len(shown)).T
+    means = np.array([label.shares[drawn] for label in labels]).reshape(len(labels), len(drawn)).T
     largest = means.max(axis=1, keepdims=True, initial=0.0)
     return {
         "n_documents": number(stored.n_documents),
         "means": bar_chart(
             stored.mean_shares[order].tolist(), title="Mean shares in the documents", x_label="topics, as above"
         ),
-        "n_correlated": len(shown),
+        "n_correlated": len(drawn),
         "strongest": f"{strongest:.2f}",
-        "correlations": "" if len(shown) < 2 else _correlations(correlation, names),
+        "correlations": "" if len(drawn) < 2 else _correlations(correlation, names),
         "pairs": _pairs(topics, stored.correlation),
         "labels": heat_chart(
             np.divide(means, largest, out=np.zeros_like(means), where=largest > 0.0).tolist(),
@@ -217,7 +217,7 @@ def _stored(topics: list[dict[str, Any]], stored: StoredShares) -> dict[str, Any
         ),
         "n_labels": number(len(stored.labels)),
         "n_labels_shown": number(len(labels)),
-        "n_labelled_topics": number(len(shown)),
+        "n_labelled_topics": number(len(drawn)),
         "label_order": label_order,
     }  # fmt: skip
 

@@ -157,10 +157,10 @@ class Job:
         """
         observation, started = Observation(self.place.records), time.monotonic()
         while True:
-            found = observation.look()
-            if found.state in ENDED and found.end is not None:
-                return found.end.exit_code
-            if found.state == "lost":
+            observed = observation.look()
+            if observed.state in ENDED and observed.end is not None:
+                return observed.end.exit_code
+            if observed.state == "lost":
                 return LOST
             left = self.place.look_s
             if timeout is not None:
@@ -189,29 +189,29 @@ class Job:
         ClusterError
             If the driver could not be reached: it ends when it reads the request, unless it is lost.
         """
-        found = Observation(self.place.records).look()
-        if found.state in ENDED:
-            return self.described(found)
+        observed = Observation(self.place.records).look()
+        if observed.state in ENDED:
+            return self.described(observed)
         self.place.request_cancel()
-        if found.state == "queued":
+        if observed.state == "queued":
             self.place.write_end(0, End("cancelled", 130, text="cancelled before it had begun"))
-        elif found.owner is not None and not found.owner.is_gone:
-            self._stop(found, now)
-        found = Observation(self.place.records).look()
-        if found.state == "lost":
+        elif observed.owner is not None and not observed.owner.is_gone:
+            self._stop(observed, now)
+        observed = Observation(self.place.records).look()
+        if observed.state == "lost":
             # Nobody else will record it.
-            self.place.write_end(found.epoch, End("cancelled", 130, text="the driver was lost"))
+            self.place.write_end(observed.epoch, End("cancelled", 130, text="the driver was lost"))
         return self.described(Observation(self.place.records).look())
 
-    def _stop(self, found: Condition, now: bool) -> None:
+    def _stop(self, observed: Condition, now: bool) -> None:
         """End the driver of a job by signals, as far as it can be reached."""
-        assert found.owner is not None
+        assert observed.owner is not None
         try:
             with certified(**self._certificates()), connected(self.record.scheduler, insecure=True) as client:
                 busy = on_scheduler(client, holders, name=self.id) if now else []
                 for number in (signal.SIGTERM, signal.SIGKILL):
-                    reached = signal_anywhere(client, str(self.directory), found.owner, number)
-                    if self._has_ended(found.epoch) or not reached:
+                    reached = signal_anywhere(client, str(self.directory), observed.owner, number)
+                    if self._has_ended(observed.epoch) or not reached:
                         break
                 if busy:
                     watch.Watch(client, "cancel").call(
@@ -220,12 +220,12 @@ class Job:
         except ClusterError:
             # The scheduler may be gone, and the driver a process of this host.
             for number in (signal.SIGTERM, signal.SIGKILL):
-                reached = send_signal(str(self.directory), found.owner, number)
-                if self._has_ended(found.epoch) or not reached:
+                reached = send_signal(str(self.directory), observed.owner, number)
+                if self._has_ended(observed.epoch) or not reached:
                     break
-        if not reached and not self._has_ended(found.epoch):
+        if not reached and not self._has_ended(observed.epoch):
             raise ClusterError(
-                f"{self.id}: process {found.owner.pid} on host {found.owner.host} could not be reached; "
+                f"{self.id}: process {observed.owner.pid} on host {observed.owner.host} could not be reached; "
                 "it ends when it reads the request, unless it is lost"
             )
 
@@ -262,10 +262,10 @@ class Job:
         ClusterError
             If no driver could be started, or the one that was started did not begin.
         """
-        found = Observation(self.place.records).decided()
-        if found.state == "done":
+        observed = Observation(self.place.records).decided()
+        if observed.state == "done":
             return self
-        if found.state == "running":
+        if observed.state == "running":
             raise UsageError(f"{self.id}: the job is running")
         if self.record.driver == "here":
             self.place.forget_request()
@@ -276,7 +276,7 @@ class Job:
             self.place.forget_request()
             self.start(client, scheduler)
         ends = time.monotonic() + START_S + epochs.LEASE_S
-        while (records := self.place.records()).epoch == found.epoch and records.end == found.end:
+        while (records := self.place.records()).epoch == observed.epoch and records.end == observed.end:
             if time.monotonic() > ends:
                 raise ClusterError(f"{self.id}: no driver has begun: see distmom jobs logs {self.place.name}")
             time.sleep(self.place.look_s)

@@ -111,10 +111,10 @@ def new_record(
     """
     if isinstance(arguments, str):
         raise UsageError(f"arguments: expected a list of words, got the text {arguments[:60]!r}")
-    for given in arguments:
-        if not isinstance(given, str | os.PathLike):
-            raise UsageError(f"arguments: expected texts, got {given!r:.60} ({type(given).__name__})")
-    words = [os.fsdecode(given) for given in arguments]
+    for word in arguments:
+        if not isinstance(word, str | os.PathLike):
+            raise UsageError(f"arguments: expected texts, got {word!r:.60} ({type(word).__name__})")
+    words = [os.fsdecode(word) for word in arguments]
     if not isinstance(scheduler, str):
         raise UsageError(f"scheduler: expected the address of a Dask scheduler, got {scheduler!r:.60}")
     if not words or words[0] not in COMMANDS:

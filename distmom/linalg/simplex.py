@@ -40,8 +40,8 @@ def simplex_minima(
         Non-negative weights; rows sum to 1.
     """
     step = 1.0 / max(float(np.linalg.eigvalsh(gram)[-1]), np.finfo(float).tiny)
-    found = np.full(linear.shape, 1.0 / len(gram))
-    weights, ahead, momentum = found.copy(), found.copy(), np.ones(len(linear))
+    minima = np.full(linear.shape, 1.0 / len(gram))
+    weights, ahead, momentum = minima.copy(), minima.copy(), np.ones(len(linear))
     left = np.arange(len(linear))
     for i in range(1, n_iter + 1):
         after = ahead - step * (ahead @ gram - linear)
@@ -52,13 +52,13 @@ def simplex_minima(
         ahead = after + ((momentum - 1.0) / following)[:, None] * moved
         weights, momentum = after, following
         if i % _ITERATIONS_BETWEEN_CHECKS == 0 or i == n_iter:
-            found[left] = weights
+            minima[left] = weights
             going_on = np.abs(moved).max(axis=1) >= tolerance
             left, momentum = left[going_on], momentum[going_on]
             weights, ahead, linear = weights[going_on], ahead[going_on], linear[going_on]
             if not len(left):
                 break
-    return found
+    return minima
 
 
 def simplex_rows(rows: np.ndarray) -> np.ndarray:

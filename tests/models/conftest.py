@@ -1,4 +1,4 @@
-"""What tests of multi-label models share."""
+"""Fixtures that tests of several models share."""
 
 import pytest
 from helpers import matrices, planted_corpus
@@ -19,3 +19,9 @@ def fitted(planted):
     """One fitted model of each head."""
     X, Y, _, _ = planted
     return {head: MultiLabelMoM(6, head=head).fit(X, Y) for head in HEADS}
+
+
+@pytest.fixture
+def amari(workflow):
+    """The Amari index of the product of an unmixing and the mixing: 0 if it is a permutation."""
+    return workflow("benchmark_ica").amari

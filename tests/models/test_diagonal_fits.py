@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from diagonals import SKETCH, WHOLE, names_of, parameters, population, sample
-from helpers import WeightedRows, carried_out, matched
+from helpers import WeightedRows, assigned, matched
 from numpy.testing import assert_allclose
 from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distmom.cli.main import main
 from distmom.corpus import RowCorpus, open_corpus
-from distmom.engine import open_engine
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import load_model
 from distmom.models.diagonal.estimator import DiagonalMixture
@@ -111,15 +110,9 @@ def test_components_of_rows_are_stored(weighted):
         if weighted
         else RowCorpus(X, lengths, shard_rows=64)
     )
-    with open_engine(corpus) as engine:
-        found = carried_out(engine, model.assign)
-        stored = {
-            name: np.concatenate([rows.read(i) for i in range(len(corpus.shards))])
-            for name, rows in found.items()
-        }
+    stored = assigned(model, corpus)
     assert stored["components"].dtype == np.int32
     assert stored["probabilities"].dtype == np.float32
-    assert all(rows.axis == "rows" for rows in found.values())
     assert (stored["components"] == model.predict(X)).all()
     assert_allclose(stored["probabilities"], model.predict_proba(X), atol=1e-6)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import carried_out, exact_rows, gaussian_population, matched
+from helpers import assigned, exact_rows, gaussian_population, matched
 from numpy.testing import assert_allclose
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
@@ -15,7 +15,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distmom.cli.main import main
 from distmom.corpus import RowCorpus, open_corpus
-from distmom.engine import open_engine
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import load_model
 from distmom.models.gaussian.estimator import SphericalMixture
@@ -247,15 +246,9 @@ def test_components_of_rows_are_stored(tmp_path):
     model = SphericalMixture(3).fit(X)
     # Units of three rows and more are cut by shards.
     corpus = RowCorpus(X, np.r_[np.full(100, 3), 200], shard_rows=64)
-    with open_engine(corpus) as engine:
-        found = carried_out(engine, model.assign)
-        stored = {
-            name: np.concatenate([rows.read(i) for i in range(len(corpus.shards))])
-            for name, rows in found.items()
-        }
+    stored = assigned(model, corpus)
     assert stored["components"].dtype == np.int32
     assert stored["probabilities"].dtype == np.float32
-    assert all(rows.axis == "rows" for rows in found.values())
     assert (stored["components"] == model.predict(X)).all()
     assert_allclose(stored["probabilities"], model.predict_proba(X), atol=1e-6)
 

@@ -271,12 +271,6 @@ def test_power_steps_and_pencils_find_the_components_of_a_tensor_and_resist_nois
     assert error(joint) < 0.05
 
 
-@pytest.fixture
-def amari(workflow):
-    """The Amari index of the product of an unmixing and the mixing: 0 if it is a permutation."""
-    return workflow("benchmark_ica").amari
-
-
 @pytest.mark.parametrize(
     ("options", "noise"),
     [({"n_refine": 0}, 0.0), ({}, 0.0), ({"noise": "gaussian"}, 0.2), ({"noise": "isotropic"}, 0.5)],

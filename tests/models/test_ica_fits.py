@@ -20,12 +20,6 @@ from distmom.models import load_model
 from distmom.models.ica.estimator import ICA
 
 
-@pytest.fixture
-def amari(workflow):
-    """The Amari index of the product of an unmixing and the mixing: 0 if it is a permutation."""
-    return workflow("benchmark_ica").amari
-
-
 @pytest.mark.parametrize("scale", [1e-6, 255.0])
 def test_units_and_origins_of_columns_do_not_matter(scale):
     X = sample(3_000, 0)[0]

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import carried_out, matched, peak_bytes
+from helpers import assigned, matched, peak_bytes
 from mixed import KINDS, effects, parameters, sampled_factors, sampled_shares
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
@@ -12,7 +12,6 @@ from scipy.sparse import csr_array
 
 from distmom.cli.main import main
 from distmom.corpus import RowCorpus
-from distmom.engine import open_engine
 from distmom.errors import UsageError
 from distmom.models import load_model
 from distmom.models.multiview.estimator import MultiView
@@ -111,12 +110,7 @@ def test_a_saved_model_is_the_same_and_its_rows_are_stored(tmp_path, options, sa
     assert (loaded.transform(X) == model.transform(X)).all()
     assert loaded.diagnostics_ == model.diagnostics_
     assert json.loads(json.dumps(loaded.pictures())) == model.pictures()
-    with open_engine(corpus) as engine:
-        rows = carried_out(engine, loaded.assign)
-        stored = {
-            name: np.concatenate([own.read(i) for i in range(len(corpus.shards))])
-            for name, own in rows.items()
-        }
+    stored = assigned(loaded, corpus)
     if "alpha0" in options:
         assert (stored["components"] == model.predict(X)).all()
         assert_allclose(stored.pop("shares"), model.transform(X), atol=1e-5)

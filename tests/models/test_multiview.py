@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import WeightedRows, carried_out, matched
+from helpers import WeightedRows, assigned, matched
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 from scipy.special import logsumexp
@@ -15,7 +15,6 @@ from sklearn.model_selection import GridSearchCV
 
 from distmom.cli.main import main
 from distmom.corpus import RowCorpus, open_corpus
-from distmom.engine import open_engine
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import load_model
 from distmom.models.multiview.estimator import MultiView
@@ -243,12 +242,7 @@ def test_components_of_rows_are_stored():
     model = MultiView(3).fit(views)
     # Units of three rows and more are cut by shards.
     corpus = RowCorpus(np.hstack(views), np.r_[np.full(100, 3), 200], shard_rows=64)
-    with open_engine(corpus) as engine:
-        found = carried_out(engine, model.assign)
-        stored = {
-            name: np.concatenate([rows.read(i) for i in range(len(corpus.shards))])
-            for name, rows in found.items()
-        }
+    stored = assigned(model, corpus)
     assert (stored["components"] == model.predict(views)).all()
     assert_allclose(stored["probabilities"], model.predict_proba(views), atol=1e-6)
 

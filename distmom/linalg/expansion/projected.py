@@ -49,20 +49,20 @@ def projected_columns(basis: np.ndarray, *, n_constraints: int | None = None) ->
     n, k = basis.shape
     rows = basis[constraint_rows(basis, n if n_constraints is None else n_constraints)]
     sizes = np.linalg.norm(rows, axis=1)
-    found = np.zeros((k, 0))
+    coefficients = np.zeros((k, 0))
     for _ in range(k):
-        span = np.linalg.qr(found)[0]
+        span = np.linalg.qr(coefficients)[0]
         projected = rows - (rows @ span) @ span.T
         feasible = np.linalg.norm(projected, axis=1) > _IN_SPAN * sizes
         solutions = [sparse_program(basis, row) for row in projected[feasible]]
         candidates = [w / np.linalg.norm(w) for w in solutions if w is not None]
         if not candidates:
             raise NumericalError(
-                f"{found.shape[1]} of {k} columns were found: no linear program has another solution"
+                f"{coefficients.shape[1]} of {k} columns were found: no linear program has another solution"
             )
         vectors = basis @ np.array(candidates).T
         n_zeros = (np.abs(vectors) < EXACT_ZERO * np.abs(vectors).max(axis=0)).sum(axis=0)
         best = pick_sparsest(vectors, 1, n_zeros >= k - 1 + EXACT_MARGIN)[0]
-        found = np.column_stack([found, candidates[best]])
+        coefficients = np.column_stack([coefficients, candidates[best]])
     # The basis is orthonormal, so the columns have unit norm.
-    return np.asarray(basis @ found)
+    return np.asarray(basis @ coefficients)

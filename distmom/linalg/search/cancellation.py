@@ -239,11 +239,11 @@ def cancel(
     A, B, mean = root @ root.T, root @ (M + shift * np.eye(len(M))) @ root.T, basis.T @ m
     f = _factor(A, B, factor)
     if along is None:
-        found = remove(A - f * B, A, mean, len(M))
-        return Removed(basis @ found.coordinates, found.weight)
-    found = remove(A - f * B, B, A @ (basis.T @ along) + shift * mean, len(M))
+        removed = remove(A - f * B, A, mean, len(M))
+        return Removed(basis @ removed.coordinates, removed.weight)
+    removed = remove(A - f * B, B, A @ (basis.T @ along) + shift * mean, len(M))
     # The weight in B is that in A times the preference, which is 1 / f.
-    return Removed(basis @ found.coordinates, f * found.weight)
+    return Removed(basis @ removed.coordinates, f * removed.weight)
 
 
 def cancel_literally(

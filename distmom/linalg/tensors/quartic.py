@@ -123,11 +123,11 @@ def quartic_power(
     """
     k = len(T)
     left = T.copy()
-    found = np.zeros((k, 0))
+    vectors = np.zeros((k, 0))
     for _ in range(k):
         V = rng.standard_normal((k, n_restarts or max(10, 2 * k)))
         # Later components are orthogonal to those found.
-        V = _unit(V - found @ (found.T @ V))
+        V = _unit(V - vectors @ (vectors.T @ V))
         for _ in range(n_iter):
             following = _unit(cubic_contractions(left, V))
             # Where the eigenvalue is negative the sign changes in every step.
@@ -138,10 +138,10 @@ def quartic_power(
         values = np.einsum("in,in->n", V, cubic_contractions(left, V))
         best = int(np.argmax(np.abs(values)))
         v = V[:, best]
-        found = np.column_stack([found, v])
+        vectors = np.column_stack([vectors, v])
         pair = np.outer(v, v)
         left -= values[best] * np.multiply.outer(pair, pair)
-    return _together(T, polar(found))
+    return _together(T, polar(vectors))
 
 
 def _together(T: Array, V: Array) -> Array:

@@ -69,22 +69,24 @@ def decompose_slices(matrices: ArrayLike, directions: ArrayLike, *, max_sweeps: 
     Kuleshov, Chaganty, Liang, "Tensor factorization via matrix factorization" (AISTATS 2015), section 3.
     """
     with one_blas_thread():
-        known, H = _checked_slices(matrices, directions)
-        norm = frobenius(known)
+        symmetric, H = _checked_slices(matrices, directions)
+        norm = frobenius(symmetric)
         if norm == 0.0:
-            raise NumericalError(f"the slices of shape {known.shape} are zero: there is nothing to decompose")
+            raise NumericalError(
+                f"the slices of shape {symmetric.shape} are zero: there is nothing to decompose"
+            )
         # Smaller gains are not worth the time, because the remainder of sampled slices is mostly noise.
-        V, shares, converged = joint_diagonalise(known / norm, stall=1e-5, max_sweeps=max_sweeps)
+        V, shares, converged = joint_diagonalise(symmetric / norm, stall=1e-5, max_sweeps=max_sweeps)
         diagonals, along = np.empty(H.shape), V.T @ H
         for index in range(H.shape[1]):
-            diagonals[:, index] = np.einsum("ai,ai->i", V, known[:, :, index] @ V)
+            diagonals[:, index] = np.einsum("ai,ai->i", V, symmetric[:, :, index] @ V)
         weight = np.einsum("il,il->i", along, along)
         values = np.einsum("il,il->i", diagonals, along) / np.where(weight > 0.0, weight, 1.0)
         values, V, n_flipped = ordered(values, V)
         along = V.T @ H
         rest = 0.0
         for index in range(H.shape[1]):
-            difference = known[:, :, index] - (V * (values * along[:, index])) @ V.T
+            difference = symmetric[:, :, index] - (V * (values * along[:, index])) @ V.T
             rest += float(np.vdot(difference, difference))
         found = Found(V, values, [("sweep", share) for share in shares], converged)
         residual = math.sqrt(rest) / norm

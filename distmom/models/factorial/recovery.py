@@ -106,13 +106,13 @@ def recover(moments: ChainMoments, k: int, pooled: bool) -> Canonical:
             view = symmetric_view(P13, P12, P23.T, moments.triples.swapaxes(1, 2), (U, U, U))
         except NumericalError as error:
             raise _too_few(k, str(error)) from error
-        found = find_factors([Slices(view.third, (np.eye(k),))], (3,))
-        if found.n_rejected:
-            raise _without_skewness(found.n_rejected)
-        own = view.white.B @ found.vectors
+        factors = find_factors([Slices(view.third, (np.eye(k),))], (3,))
+        if factors.n_rejected:
+            raise _without_skewness(factors.n_rejected)
+        own = view.white.B @ factors.vectors
         inverse = np.linalg.inv(own)
         lagged = inverse @ P23 @ inverse.T
-        memory, skewness = np.diag(lagged).copy(), found.strengths[3]
+        memory, skewness = np.diag(lagged).copy(), factors.strengths[3]
         columns = U @ own
         # Variances of the least-squares chains of a step, of which one is that of the chain itself.
         spread = np.einsum("ir,rs,is->i", inverse @ U.T, moments.own, inverse @ U.T)
@@ -123,7 +123,7 @@ def recover(moments: ChainMoments, k: int, pooled: bool) -> Canonical:
     off = lagged - np.diag(memory)
     diagnostics = {
         "asymmetry": view.asymmetry,
-        "off_diagonal_share": float(found.off_diagonal_share),
+        "off_diagonal_share": float(factors.off_diagonal_share),
         "coupling": float(np.abs(off).max() / np.abs(memory).max()),
         "skewness": [float(x) for x in skewness[order]],
         "skewness_level": [float(x) for x in levels[1][order]],

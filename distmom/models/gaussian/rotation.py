@@ -85,14 +85,14 @@ def recover_by_rotation(
         if k == 1:
             means, weights, diagnostics = np.zeros((len(values), 1)), np.ones(1), dict[str, Any]()
         else:
-            found = _estimates(moments, k, method, rng, n_rotations)
-            means, weights = _averaged(found)
+            estimates = _estimates(moments, k, method, rng, n_rotations)
+            means, weights = _averaged(estimates)
             diagnostics = {
-                "n_rotations": len(found),
-                "conditioning": [each.conditioning for each in found],
-                "asymmetry": float(np.median([each.asymmetry for each in found])),
-                "residual": float(np.median([each.residual for each in found])),
-                "spread": _spread(found, means),
+                "n_rotations": len(estimates),
+                "conditioning": [each.conditioning for each in estimates],
+                "asymmetry": float(np.median([each.asymmetry for each in estimates])),
+                "residual": float(np.median([each.residual for each in estimates])),
+                "spread": _spread(estimates, means),
             }
         raw = _variances(moments, means, weights, d)
     clipped = weights < LEAST_WEIGHT
@@ -100,7 +100,7 @@ def recover_by_rotation(
     weights = weights / weights.sum()
     floor = max(LEAST_VARIANCE * noise, least_variance(moments, d, offset))
     variances = np.full(k, weights @ raw) if common else raw
-    facts = {
+    report = {
         "spectrum": [float(x) for x in values],
         "noise_variance": float(noise),
         "n_components": k,
@@ -111,7 +111,7 @@ def recover_by_rotation(
     }
     order = np.argsort(-weights, kind="stable")
     variances = np.maximum(variances, floor)
-    return Found(means[:, order], weights[order], variances[order], plane, moments.kept, facts)
+    return Found(means[:, order], weights[order], variances[order], plane, moments.kept, report)
 
 
 @dataclass(frozen=True)

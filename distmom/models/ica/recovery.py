@@ -120,7 +120,7 @@ def recover(
         cumulants = Slices(matrices, (left, right))
         # Where the noise is not known, the noise that is left in the sources counts as part of them.
         signal = moments.second - (0.0 if noise is None else noise)
-        facts: dict[str, Any] = {"converged": True}
+        diagnostics: dict[str, Any] = {"converged": True}
         if method == "power":
             assert tensor is not None
             unmixing = _by_power(tensor, None if noise is None else signal, rng)
@@ -129,7 +129,7 @@ def recover(
         else:
             unmixing = pencil_basis(matrices, rng)
             if method == "joint":
-                unmixing, facts["converged"] = joint_basis(matrices, unmixing)
+                unmixing, diagnostics["converged"] = joint_basis(matrices, unmixing)
             elif noise is not None:
                 unmixing = _uncorrelated(unmixing, signal)
         spread = np.einsum("ia,ab,ib->i", unmixing, signal, unmixing)
@@ -137,10 +137,10 @@ def recover(
             raise NumericalError("the noise leaves no variance to some components: use fewer components")
         unmixing = unmixing / np.sqrt(spread)[:, None]
         mixing = np.linalg.inv(unmixing)
-        facts["off_diagonal_share"] = off_diagonal_share(matrices, unmixing)
-        facts["method"] = method
+        diagnostics["off_diagonal_share"] = off_diagonal_share(matrices, unmixing)
+        diagnostics["method"] = method
         kurtosis = kurtosis_of(cumulants, mixing, unmixing)
-    return Found(mixing, unmixing, kurtosis, cumulants, moments.n_sampled, float("inf"), facts)
+    return Found(mixing, unmixing, kurtosis, cumulants, moments.n_sampled, float("inf"), diagnostics)
 
 
 def kurtosis_of(cumulants: Slices, mixing: np.ndarray, unmixing: np.ndarray) -> np.ndarray:

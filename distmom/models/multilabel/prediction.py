@@ -106,17 +106,17 @@ class LabelPredictor:
                 )
         scorer = self._scorer_of(labels)
         names = self.label_names_ if labels is None else list(map(str, self._names_of(labels)))
-        found, counts = self._chosen(scorer, block, threshold)
+        best, counts = self._chosen(scorer, block, threshold)
         if self._has_one_label:
-            return self._labels_of([names[row[0]] for row in found])
+            return self._labels_of([names[row[0]] for row in best])
         if form == "lists":
             return [
-                [names[i] for i in row[:n]] for row, n in zip(found.tolist(), counts.tolist(), strict=True)
+                [names[i] for i in row[:n]] for row, n in zip(best.tolist(), counts.tolist(), strict=True)
             ]
-        taken = np.arange(found.shape[1]) < counts[:, None]
+        taken = np.arange(best.shape[1]) < counts[:, None]
         indptr = np.concatenate([[0], np.cumsum(counts)])
         shape = (block.n_documents, scorer.n_labels)
-        matrix = csr_array((np.ones(int(indptr[-1]), np.uint8), found[taken], indptr), shape=shape)
+        matrix = csr_array((np.ones(int(indptr[-1]), np.uint8), best[taken], indptr), shape=shape)
         matrix.sort_indices()
         # Not all types of dense labels are types of sparse matrices.
         return (matrix if form == "sparse" else matrix.toarray()).astype(self._label_type, copy=False)

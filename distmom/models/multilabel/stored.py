@@ -124,12 +124,12 @@ def state_of(
     frequency = np.asarray(corpus.document_frequency)
     choice, latent, diagnostics = fitted.choice, None, {}
     if isinstance(fitted.states, States):
-        found = fitted.states
+        states = fitted.states
         latent = LatentStates(
-            found.components.T, found.weights, found.label_posteriors.T, found.spectrum,
-            None if found.label_states is None else found.label_states.T,
+            states.components.T, states.weights, states.label_posteriors.T, states.spectrum,
+            None if states.label_states is None else states.label_states.T,
         )  # fmt: skip
-        diagnostics = found.diagnostics
+        diagnostics = states.diagnostics
     else:
         diagnostics = {"states_error": str(fitted.states or "effort='low' fits none")}
     if not all(isinstance(head, StateHead) for head in fitted.heads.values()):
@@ -182,32 +182,32 @@ def scorer_of(
         )
     if state.basis is None and any(isinstance(head, RidgeHead | SketchNeighbors) for _, head in heads):
         raise ValueError("expected a basis of the sketch, got none")
-    given = Heads(n_labels=len(state.label_frequency), idf=state.idf, heads=heads, basis=state.basis)
-    total = sum_of(given, _checked_weights(state, heads))
+    collection = Heads(n_labels=len(state.label_frequency), idf=state.idf, heads=heads, basis=state.basis)
+    total = sum_of(collection, _checked_weights(state, heads))
     log_odds = frequency_log_odds(state.label_frequency, n_documents)
     stack = None if state.stack is None else stack_from_json(state.stack)
     reranker = None if state.reranker is None else state.reranker.checked()
     for name in () if reranker is None else reranker.inputs:
-        given.variant(name)
+        collection.variant(name)
     first: SumLogOdds | Stacked
     if isinstance(stack, Stack) and stack.inputs[0].name == TOTAL:
         if reranker is None:
             # Only a model for PSP@k has an exponent; it was chosen for probabilities.
             scale = WeighedSums if "exponent" in (state.selection or {}) else CalibratedSums
-            return scorer_with(given, total, scale(stack), label_factor)
-        first = SumLogOdds(_sum_of_variants(state, given), stack)
+            return scorer_with(collection, total, scale(stack), label_factor)
+        first = SumLogOdds(_sum_of_variants(state, collection), stack)
     elif stack is not None:
-        _check_inputs(stack, given)
+        _check_inputs(stack, collection)
         if isinstance(stack, ClassStack):
             owners = [head.labels for _, head in heads if isinstance(head, FrequentHead)]
             log_odds = stack.limited(log_odds, np.concatenate([np.zeros(0, np.int32), *owners]))
         first = Stacked(stack, log_odds)
     elif reranker is None:
-        return scorer_with(given, total, Sums(), label_factor)
+        return scorer_with(collection, total, Sums(), label_factor)
     else:
         raise ValueError("expected a stack, or the weights of a calibrated sum, for a reranker")
     blend = first if reranker is None else Reranked(first, reranker, log_odds)
-    return scorer_with(given, blend, LogOdds(), label_factor)
+    return scorer_with(collection, blend, LogOdds(), label_factor)
 
 
 def _checked_weights(state: MultiLabelState, heads: tuple[tuple[str, Head], ...]) -> tuple[float, ...]:

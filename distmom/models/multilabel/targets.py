@@ -54,35 +54,35 @@ def checked_targets(y: Any) -> tuple[Any, str]:
         _check_indicators(coo_array(y))
         return y, "sparse"
     try:
-        found = np.asarray(plain_values(y))
+        values = np.asarray(plain_values(y))
     except ValueError as error:
         raise InputError(
             "Unknown label type: y: expected names or a matrix of numbers, got lists of different lengths without "
             "names"
         ) from error
-    if found.dtype.kind == "c":
+    if values.dtype.kind == "c":
         raise InputError("Complex data not supported: y: expected names or numbers, got complex numbers")
-    if found.dtype.kind not in "biuf":
-        raise InputError(f"Unknown label type: y: expected names or numbers, got {found.dtype}")
-    column = found
-    if found.ndim == 2 and found.shape[1] == 1 and len(found):
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"Unknown label type: y: expected names or numbers, got {values.dtype}")
+    column = values
+    if values.ndim == 2 and values.shape[1] == 1 and len(values):
         message = "y: a column of numbers was given, and is read as one label per document"
         warnings.warn(message, DataConversionWarning, stacklevel=3)
-        column = found[:, 0]
-    if found.ndim == 1 and not found.size:
+        column = values[:, 0]
+    if values.ndim == 1 and not values.size:
         raise InputError("y: expected the labels of at least one document, got none")
     if column.ndim == 1 and not np.isfinite(column).all():
         place = int(np.argmin(np.isfinite(column)))
         raise InputError.at("y", place, "label", "a whole number", str(column[place]))
     if (names := _names_of_numbers(column)) is not None:
         return names, "numbers"
-    if found.ndim != 2:
+    if values.ndim != 2:
         raise UsageError(
             "Unknown label type: y: expected names or whole numbers of labels, or a matrix of shape (n_documents, "
-            f"n_labels), got {found.dtype} of shape {found.shape}"
+            f"n_labels), got {values.dtype} of shape {values.shape}"
         )
-    _check_indicators(coo_array(sparse_type(found)))
-    return y if hasattr(y, "columns") else found, "matrix"
+    _check_indicators(coo_array(sparse_type(values)))
+    return y if hasattr(y, "columns") else values, "matrix"
 
 
 def first_names(y: Any, form: str, classes: Sequence[Any] | None) -> list[str] | None:

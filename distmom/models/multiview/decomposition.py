@@ -86,13 +86,13 @@ def decomposed(moments: GroupMoments, k: int, method: str, alpha0: float = 0.0) 
         # The coordinate must stay the largest singular direction, also where rows have more components than k.
         moments = extended(moments, math.sqrt(alpha0 + 1.0))
     moments = diagonal_moments(moments, alpha0)
-    found = measured_views(moments, k, method)
-    diagnostics = dict(found.diagnostics)
+    views = measured_views(moments, k, method)
+    diagnostics = dict(views.diagnostics)
     if not independent:
         if alpha0 > 0.0:
-            diagnostics["proportions_disagreement"] = _disagreement(moments.means, found)
-        return AlignedViews(found.means[:, 1:], found.weights, diagnostics)
-    skewness = found.weights**-0.5
+            diagnostics["proportions_disagreement"] = _disagreement(moments.means, views)
+        return AlignedViews(views.means[:, 1:], views.weights, diagnostics)
+    skewness = views.weights**-0.5
     if not skewness.min() > _ROUNDING:
         shown = ", ".join(f"{x:.3g}" for x in skewness)
         raise NumericalError(
@@ -101,7 +101,7 @@ def decomposed(moments: GroupMoments, k: int, method: str, alpha0: float = 0.0) 
         )
     # The weights of factors are no probabilities.
     del diagnostics["sum_weights"]
-    return AlignedViews(found.means / skewness, skewness, diagnostics)
+    return AlignedViews(views.means / skewness, skewness, diagnostics)
 
 
 def find_alpha0(moments: GroupMoments, k: int, method: str) -> float:

@@ -78,7 +78,7 @@ class Refined:
 
 def refined(
     run: Run,
-    found: Conditional,
+    parameters: Conditional,
     moments: PassResult,
     basis: StoredColumns,
     averages: StoredArray,
@@ -93,7 +93,7 @@ def refined(
     Parameters
     ----------
     run : Run
-    found : Conditional
+    parameters : Conditional
     moments : PassResult
         Of `distmom.moments.rows.multiview.MultiViewMomentsPass`, those of each view with itself among them.
     basis : StoredColumns
@@ -107,22 +107,22 @@ def refined(
         A method of `distmom.linalg.decompose`.
     where : {"scheduler", "client"}
     """
-    d, k = found.deviations.shape
+    d, k = parameters.deviations.shape
     reads = (basis, run.apply(whitenings, moments, out=unknown()), averages, widths)
     out = Scores(unknown(d, k), unknown(N_GROUPS, k), unknown(k), unknown())
 
-    def expect(found: Conditional) -> tuple[Any, ...]:
-        scores = run.rows(scores_of, found, *reads, out=out)
+    def expect(parameters: Conditional) -> tuple[Any, ...]:
+        scores = run.rows(scores_of, parameters, *reads, out=out)
         pass_ = ScoresEMPass(
             d, coefficients=run.put(scores.coefficients), n_components=k, averages=averages,
             offsets=run.put(run.apply(_row_offsets, scores, out=unknown(k))),
         )  # fmt: skip
-        return run.scan(pass_), found, scores.constant
+        return run.scan(pass_), parameters, scores.constant
 
-    found, likelihoods = iterate(run, found, n_iter, expect, maximised)
+    parameters, likelihoods = iterate(run, parameters, n_iter, expect, maximised)
     corrected = None
     if correct:
-        scores = run.rows(scores_of, found, *reads, out=out)
+        scores = run.rows(scores_of, parameters, *reads, out=out)
         pass_of_shares = ViewSharesPass(
             d, coefficients=run.put(scores.coefficients), offsets=run.put(scores.offsets),
             logs=run.put(scores.logs), n_components=k, averages=averages, widths=widths,
@@ -132,10 +132,12 @@ def refined(
             unmix, partial(load_shares, scanned.directory), k, method, where=where,
             out=unknown(),
         )  # fmt: skip
-        found, corrected = run.apply(means_of_shares, scanned, found, unmixed, widths, out=(found, unknown()))
-    found = run.apply(sorted_by_weight, found, out=found)
-    coefficients = run.rows(scores_of, found, *reads, out=out).coefficients
-    return Refined(found, coefficients, run.apply(_diagnostics, likelihoods, corrected, out=unknown()))
+        parameters, corrected = run.apply(
+            means_of_shares, scanned, parameters, unmixed, widths, out=(parameters, unknown())
+        )
+    parameters = run.apply(sorted_by_weight, parameters, out=parameters)
+    coefficients = run.rows(scores_of, parameters, *reads, out=out).coefficients
+    return Refined(parameters, coefficients, run.apply(_diagnostics, likelihoods, corrected, out=unknown()))
 
 
 def _row_offsets(scores: Scores) -> np.ndarray:

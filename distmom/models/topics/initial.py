@@ -142,25 +142,29 @@ def _initials(
     settings: InitSettings,
     cores: Sequence[Core | NumericalError],
 ) -> list[Initial]:
-    found: list[Initial] = []
+    topic_sets: list[Initial] = []
     errors = [core for core in cores if isinstance(core, NumericalError)]
     for alpha0, core in zip(settings.alpha0s, cores, strict=True):
         if not isinstance(core, NumericalError):
-            found.append(_tensor_init(engine, moments, numbers, alpha0, core, settings.max_words))
+            topic_sets.append(_tensor_init(engine, moments, numbers, alpha0, core, settings.max_words))
     if None in settings.trials:
         try:
-            found.append(_anchor_init(engine, moments, numbers, engine.corpus.vocabulary, settings.loss))
+            topic_sets.append(_anchor_init(engine, moments, numbers, engine.corpus.vocabulary, settings.loss))
         except NumericalError as error:
             errors.append(error)
-    if not found:
+    if not topic_sets:
         raise errors[0]
-    for init in found:
+    for init in topic_sets:
         if len(init.proportions) < moments.settings.n_states:
             logger.warning(
                 "%s: the moments carry %d of the %d topics requested", init.name, len(init.proportions),
                 moments.settings.n_states,
             )  # fmt: skip
-    return [_with_background(engine, moments, init) for init in found] if settings.background else found
+    return (
+        [_with_background(engine, moments, init) for init in topic_sets]
+        if settings.background
+        else topic_sets
+    )
 
 
 def _with_background(engine: Engine, moments: CommittedMoments, init: Initial) -> Initial:

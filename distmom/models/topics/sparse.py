@@ -220,16 +220,16 @@ class SparseTopics(FittedTopics):
             # The stored basis includes the scale, without which its columns are orthonormal.
             scales = np.ones((n_words, 1)) if scale is None else np.asarray(scale.load())
             orthonormal = (stored / scales) @ vectors
-            found = sparse_columns(
+            sparse = sparse_columns(
                 orthonormal,
                 n_constraints=self.n_constraints or CONSTRAINTS * k,
                 n_program_rows=self.n_program_words or PROGRAM_WORDS * k,
                 n_starts=STARTS * k if self.n_starts is None else self.n_starts,
                 seed=self._seed,
             )
-            mass = ((orthonormal @ found.coefficients) / scales).sum(axis=0)
+            mass = ((orthonormal @ sparse.coefficients) / scales).sum(axis=0)
             # A topic sums to one. Moments of shares are those of topics that are not clipped, which is unbiased.
-            coefficients = vectors @ found.coefficients / np.where(np.abs(mass) > 0.0, mass, 1.0)
+            coefficients = vectors @ sparse.coefficients / np.where(np.abs(mass) > 0.0, mass, 1.0)
             latent = latent_moments(coefficients, small)
             order = np.argsort(-latent.first, kind="stable")
             coefficients, latent = coefficients[:, order], reordered(latent, order)
@@ -245,12 +245,12 @@ class SparseTopics(FittedTopics):
             "spectrum": [float(x) for x in values],
             "noise_level": level,
             "n_usable_eigenvalues": n_usable,
-            "zeros": [int(x) for x in found.zeros[order]],
-            "leaks": [float(x) for x in found.leaks[order]],
-            "exact": [bool(x) for x in found.exact[order]],
+            "zeros": [int(x) for x in sparse.zeros[order]],
+            "leaks": [float(x) for x in sparse.leaks[order]],
+            "exact": [bool(x) for x in sparse.exact[order]],
             "negative_mass": [float(x) for x in masses.negative_share],
             "shares_sums": list(latent.sums),
-            "n_programs": found.n_programs,
+            "n_programs": sparse.n_programs,
         }
         return SparseTopicsFound(topics, latent.first, latent, small, diagnostics)
 

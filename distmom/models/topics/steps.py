@@ -139,17 +139,17 @@ def _distributions(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
     whole, all_totals = np.array(counts[0]), totals.sum(axis=0)
     for own in counts[1:]:
         whole += own
-    found = {}
+    topics = {}
     if n_folds > 1:
         for fold, (own, total) in enumerate(zip(counts, totals, strict=True)):
             np.subtract(whole, own, out=own)
-            found[f"fold{fold}"] = _shares(own, all_totals - total, eta, of_column)
-    found["topics"] = _shares(whole, all_totals, eta, of_column)
+            topics[f"fold{fold}"] = _shares(own, all_totals - total, eta, of_column)
+    topics["topics"] = _shares(whole, all_totals, eta, of_column)
     if not relaxed:
-        return found, {}
+        return topics, {}
     # Without folds the topics of the only fold are those of all documents.
     old = {"topics": before[-1], **{f"fold{fold}": before[fold] for fold in range(n_folds)}}
-    further = {name: _further(value.astype(dtype), old[name]) for name, value in found.items()}
+    further = {name: _further(value.astype(dtype), old[name]) for name, value in topics.items()}
     return further, {name: value.sum(axis=0, dtype=np.float64) for name, value in further.items()}
 
 

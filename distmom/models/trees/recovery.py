@@ -90,18 +90,18 @@ def recover(moments: TreeMoments, tree: Tree, k: int, method: str, seed: int = 0
     transitions, clipped = [], []
     with one_blas_thread():
         for h in range(tree.n_hidden):
-            found = _decomposed(moments, tree, h, k, method, seed)
+            variable = _decomposed(moments, tree, h, k, method, seed)
             if h == 0:
-                hidden.append(found.ordered(np.argsort(-found.weights, kind="stable")))
+                hidden.append(variable.ordered(np.argsort(-variable.weights, kind="stable")))
                 continue
             parent, below = hidden[tree.parents[h]], tree.below(h)
             others = [leaf for leaf in range(len(tree.of_leaves)) if leaf not in below]
-            joint = np.linalg.pinv(found.stacked(below)) @ moments.block(below, others)
+            joint = np.linalg.pinv(variable.stacked(below)) @ moments.block(below, others)
             joint = joint @ np.linalg.pinv(parent.stacked(others)).T
             law = (joint / joint.sum(axis=0)).T
             order = linear_sum_assignment(-law)[1]
             law = law[:, order]
-            hidden.append(found.ordered(order))
+            hidden.append(variable.ordered(order))
             transitions.append(simplex_rows(law))
             clipped.append(float(np.maximum(-law, 0.0).sum(axis=1).max()))
     cuts = np.cumsum((0, *moments.widths))

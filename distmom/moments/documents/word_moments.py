@@ -135,7 +135,7 @@ def word_slices(
     """
     total = np.array(sums["slices"])
     if not kind.distinct:
-        found = np.ascontiguousarray(fill_pairs(total.transpose(0, 2, 1)))
+        slices = np.ascontiguousarray(fill_pairs(total.transpose(0, 2, 1)))
     else:
         # sym3(q q z) as in `word_moments`, contracted: (z'h) q q' + (q'h) (q z' + z q').
         cross = np.zeros_like(total)
@@ -144,11 +144,11 @@ def word_slices(
             z = _repeated_rows(sums, part, q)
             add_slices(total, q, q, -(z @ directions))
             add_slices(cross, q, z, q @ directions)
-        found = np.ascontiguousarray(fill_pairs(total.transpose(0, 2, 1)))
-        found -= cross.transpose(0, 2, 1)
-        found -= cross.transpose(2, 0, 1)
-    found /= positive(sums["mass"])
-    return found
+        slices = np.ascontiguousarray(fill_pairs(total.transpose(0, 2, 1)))
+        slices -= cross.transpose(0, 2, 1)
+        slices -= cross.transpose(2, 0, 1)
+    slices /= positive(sums["mass"])
+    return slices
 
 
 def basis_rows(basis: Tall | None, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:

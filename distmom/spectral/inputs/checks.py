@@ -166,12 +166,12 @@ def with_layer(corpus: Any, reads: tuple[str, ...], name: str | None, model: str
         if layers[0].name != "words":
             raise UsageError(f"{model}: expected a corpus of words, got one of {has}")
         return corpus
-    found = [layer for layer in layers if layer.kind in reads and layer.along == "rows"]
+    candidates = [layer for layer in layers if layer.kind in reads and layer.along == "rows"]
     if name is not None:
-        found = [layer for layer in found if layer.name == name]
-    if len(found) == 1:
-        return corpus if layers[0] == found[0] else corpus.select(found[0].name)
-    if found:
-        raise UsageError(f"{model}: layer: expected one of {', '.join(x.name for x in found)}, got none")
+        candidates = [layer for layer in candidates if layer.name == name]
+    if len(candidates) == 1:
+        return corpus if layers[0] == candidates[0] else corpus.select(candidates[0].name)
+    if candidates:
+        raise UsageError(f"{model}: layer: expected one of {', '.join(x.name for x in candidates)}, got none")
     wanted = f"a layer {name!r}" if name is not None else "a layer"
     raise UsageError(f"{model}: expected {wanted} along rows of kind {' or '.join(reads)}, got {has}")

@@ -37,8 +37,8 @@ def widths_of(corpus: Any, given: str | Sequence[int] | None, n: int, parts: str
     UsageError
         If the numbers do not suit the corpus, or there are none.
     """
-    d, known = corpus.n_words, corpus.settings.get("widths")
-    given = known if given is None else given
+    d, stored = corpus.n_words, corpus.settings.get("widths")
+    given = stored if given is None else given
     expected = f"widths: expected the numbers of columns of {n} {parts} that add up to {d}"
     if given is None:
         raise UsageError(f"{expected}, got none")
@@ -48,8 +48,8 @@ def widths_of(corpus: Any, given: str | Sequence[int] | None, n: int, parts: str
         widths = ()
     if len(widths) != n or min(widths) < 1 or sum(widths) != d:
         raise UsageError(f"{expected}, got {given}")
-    if known is not None and widths != tuple(known):
-        raise UsageError(f"widths: expected {', '.join(map(str, known))} as the {parts} have, got {given}")
+    if stored is not None and widths != tuple(stored):
+        raise UsageError(f"widths: expected {', '.join(map(str, stored))} as the {parts} have, got {given}")
     return widths
 
 

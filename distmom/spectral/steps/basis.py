@@ -112,17 +112,17 @@ def range_basis(
             out["mean"] = unknown_columns(d, 1)
         # Results of models without isotropic noise keep their fingerprint.
         more = () if n_signals is None else (n_signals,)
-        found = run.scan(
+        scanned = run.scan(
             pass_, _next_basis, basis, probes, n_slabs, dtype, indefinite, scale, *more,
             out=TallResult(out, {"rank": r, "n_probes": n_probes, "noise": unknown(), "error": unknown()}),
         )  # fmt: skip
-        basis, r = found.states["basis"], found.values["rank"]
-        probes, n_probes = found.states.get("probes"), found.values["n_probes"]
-        noise = found.values["noise"]
-        error = found.values["error"] if n_signals is not None else None
+        basis, r = scanned.states["basis"], scanned.values["rank"]
+        probes, n_probes = scanned.states.get("probes"), scanned.values["n_probes"]
+        noise = scanned.values["noise"]
+        error = scanned.values["error"] if n_signals is not None else None
         pass_ = replace(sketch, n_columns=r, basis=basis, n_probes=n_probes, probes=probes)
         if centres:
-            mean = mean if mean is not None else found.states["mean"].parts[0]
+            mean = mean if mean is not None else scanned.states["mean"].parts[0]
             pass_ = pass_.about(mean)
     assert basis is not None
     return Basis(basis, r, noise, mean, error)
@@ -158,20 +158,20 @@ def _next_basis(
     trace = None if n_signals is None else float(tallies.sums["squares"])
     if trace == 0.0:
         raise NumericalError("expected rows that differ from each other, got rows that are all equal")
-    found = _next_directions(
+    directions = _next_directions(
         engine, tallies.tall["sketch"], basis, tallies.tall.get("noise"), probes,
         indefinite=indefinite, scale=scale, isotropic=None if trace is None else (trace, n_signals or 0),
     )  # fmt: skip
-    states = {"basis": _store_columns(engine, found.basis, dtype, n_slabs)}
+    states = {"basis": _store_columns(engine, directions.basis, dtype, n_slabs)}
     if "mean" in tallies.tall:
         total = tallies.tall["mean"]
         mean = np.asarray(read_rows(total, slice(0, total.n_rows))) / float(tallies.sums["mass"])
         states["mean"] = StoredColumns((engine.put(mean),))
-    n_probes = found.probes.width if found.probes is not None else 0
-    if found.probes is not None and n_probes:
-        states["probes"] = _store_columns(engine, found.probes, dtype, 1)
-    noise = PROBE_MARGIN * found.noise / found.largest if found.largest > 0.0 else 0.0
-    values = {"rank": found.basis.width, "n_probes": n_probes, "noise": noise, "error": found.error}
+    n_probes = directions.probes.width if directions.probes is not None else 0
+    if directions.probes is not None and n_probes:
+        states["probes"] = _store_columns(engine, directions.probes, dtype, 1)
+    noise = PROBE_MARGIN * directions.noise / directions.largest if directions.largest > 0.0 else 0.0
+    values = {"rank": directions.basis.width, "n_probes": n_probes, "noise": noise, "error": directions.error}
     return TallResult(states, values)
 
 

@@ -104,12 +104,12 @@ def _third(moments: SmallMoments) -> np.ndarray:
     return moments.m3
 
 
-def admissible(found: Factors, alpha0: float, n_components: int, orders: str) -> Factors:
+def admissible(factors: Factors, alpha0: float, n_components: int, orders: str) -> Factors:
     """Return the factors that the law allows, and log a warning where there are fewer than requested.
 
     Parameters
     ----------
-    found : Factors
+    factors : Factors
     alpha0 : float
     n_components : int
         Number of factors requested.
@@ -123,7 +123,7 @@ def admissible(found: Factors, alpha0: float, n_components: int, orders: str) ->
     """
     n_impossible = 0
     if math.isfinite(alpha0):
-        skewness = found.strengths[3]
+        skewness = factors.strengths[3]
         # Shares are at most one, which bounds their skewness from below; the scale of a column depends on it.
         least = LEAST_SKEWNESS * least_skewness(alpha0)
         n_impossible = int(np.sum(skewness <= least))
@@ -137,13 +137,13 @@ def admissible(found: Factors, alpha0: float, n_components: int, orders: str) ->
                 f"no factor has a skewness above {least:.3g}, which shares with alpha0={alpha0:g} "
                 "must have; try another alpha0"
             )
-        found = found.subset(skewness > least)
-    n = found.vectors.shape[1]
+        factors = factors.subset(skewness > least)
+    n = factors.vectors.shape[1]
     if n == 0:
         raise NumericalError(
             f"orders={orders!r}: no factor can be separated from the others: expected skewness above "
-            f"{found.levels[3]:.3g}"
-            + (f" or excess kurtosis above {found.levels[4]:.3g}" if 4 in found.levels else "")
+            f"{factors.levels[3]:.3g}"
+            + (f" or excess kurtosis above {factors.levels[4]:.3g}" if 4 in factors.levels else "")
             + ", the level of noise; use another order, fewer factors, or more data"
         )
     if n + n_impossible < n_components:
@@ -151,7 +151,7 @@ def admissible(found: Factors, alpha0: float, n_components: int, orders: str) ->
             "%d of %d factors are left out, because they cannot be separated from each other",
             n_components - n - n_impossible, n_components,
         )  # fmt: skip
-    return found
+    return factors
 
 
 def separation(found: Factors) -> dict[str, Any]:

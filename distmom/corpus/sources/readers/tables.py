@@ -114,19 +114,19 @@ def used_columns(spec: RowSpec, header: Sequence[str]) -> list[str]:
         twice = next(name for name in header if list(header).count(name) > 1)
         raise InputError.at(spec.path, None, "name of a column", "a unique name", repr(twice))
     if spec.columns:
-        found = [header[position_of(spec.path, header, name)] for name in spec.columns]
+        used = [header[position_of(spec.path, header, name)] for name in spec.columns]
     else:
-        found = [name for name in header if name not in (spec.group_column, spec.id_column)]
-    if not found:
+        used = [name for name in header if name not in (spec.group_column, spec.id_column)]
+    if not used:
         raise InputError.at(spec.path, None, "columns of numbers", "at least one", "none")
     # Given names replace those of the header.
-    if "" in found and spec.layer not in spec.names:
+    if "" in used and spec.layer not in spec.names:
         raise InputError.at(
             spec.path, None, f"name of column {list(header).index('') + 1}", "text",
             "nothing, as for the index of a pandas table: name it, or read other columns (--columns)",
         )  # fmt: skip
-    check_names(f"{spec.path}: names of columns", spec.names.get(spec.layer, found), len(found))
-    return found
+    check_names(f"{spec.path}: names of columns", spec.names.get(spec.layer, used), len(used))
+    return used
 
 
 def position_of(path: str, header: Sequence[str], column: str) -> int:

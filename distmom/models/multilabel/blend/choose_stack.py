@@ -43,21 +43,25 @@ def choose_stack(scored: Scored, objective: Objective) -> tuple[Choice, Crossed]
     parts = halves_of(inputs)
     # From the stack of all documents, the fits take fewer steps.
     stacks = [fit_stack(own, fit.stack).stack for own in parts]
-    found = crossed(parts, objective, stacks)
+    predictions = crossed(parts, objective, stacks)
     if scored.frequency is not None:
         varied = [vary(own, stack) for own, stack in zip(parts, stacks, strict=True)]
         varying = crossed(parts, objective, varied)
-        before, after = (negative_log_likelihood(each.log_odds, inputs.truth) for each in (found, varying))
+        before, after = (
+            negative_log_likelihood(each.log_odds, inputs.truth) for each in (predictions, varying)
+        )
         if after < before:
-            found = varying
+            predictions = varying
             fit = replace(fit, stack=vary(inputs, fit.stack))
     best = max(used, key=lambda name: alone.values[name])
-    if objective.clearly_prefers(alone.rankings[best], found.totals):
+    if objective.clearly_prefers(alone.rankings[best], predictions.totals):
         own = pairs.only([used.index(best)])
         fit = fit_stack(own)
-        found = Crossed(alone.rankings[best], crossed_alone(own, objective).log_odds)
+        predictions = Crossed(alone.rankings[best], crossed_alone(own, objective).log_odds)
     blend = _chosen(fit.stack, fit.losses, objective)
-    return choice_of(blend, objective.value(found.totals), alone.report, objective, found), found
+    return choice_of(
+        blend, objective.value(predictions.totals), alone.report, objective, predictions
+    ), predictions
 
 
 def choose_classes(
@@ -77,9 +81,9 @@ def choose_classes(
     """
     pairs = scored.pairs(stacked_variants(scored, report))
     cuts, parts = class_cuts(pairs, boundary), halves_of(pairs)
-    found = crossed(parts, objective, [fit_classes(own, cuts, boundary)[0] for own in parts])
+    predictions = crossed(parts, objective, [fit_classes(own, cuts, boundary)[0] for own in parts])
     blend = _chosen(*fit_classes(pairs, cuts, boundary), objective)
-    return choice_of(blend, objective.value(found.totals), report, objective, found), found
+    return choice_of(blend, objective.value(predictions.totals), report, objective, predictions), predictions
 
 
 def _chosen(stack: Stack | ClassStack, losses: np.ndarray, objective: Objective) -> ChosenStack:

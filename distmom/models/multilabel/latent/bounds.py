@@ -90,8 +90,8 @@ def error_bounds(core: Core, spread: np.ndarray, delta: float = DELTA) -> dict[s
     pairs, triples, label_pairs = (float(x) for x in moment_errors(spread, delta))
     s1, sk = float(core.spectrum[0]), float(core.spectrum[core.n_components - 1])
     least, most = float(core.eigenvalues.min()), float(core.eigenvalues.max())
-    found = {"delta": delta, "pairs": pairs, "triples": triples, "label_pairs": label_pairs}
-    found |= {"words": math.inf, "labels": math.inf, "weights": math.inf}
+    bounds = {"delta": delta, "pairs": pairs, "triples": triples, "label_pairs": label_pairs}
+    bounds |= {"words": math.inf, "labels": math.inf, "weights": math.inf}
     if pairs < sk:
         apart = 1.0 - math.sqrt(1.0 - pairs / sk)
         grown = (1.0 + apart) ** 3 - 1.0
@@ -101,7 +101,7 @@ def error_bounds(core: Core, spread: np.ndarray, delta: float = DELTA) -> dict[s
                 turned = 8.0 * eps / (least - 5.0 * eps) + apart
                 length = float(np.linalg.norm(core.B @ core.V, axis=0).max())
                 word = math.sqrt(s1 + pairs) * turned + pairs / math.sqrt(sk)
-                found["words"] = most * word + 5.0 * eps * (length + word)
-                found["labels"] = label_pairs / sk + turned * (2.0 + turned)
-                found["weights"] = (least - 5.0 * eps) ** -2.0 - least**-2.0
-    return {name: value if math.isfinite(value) else None for name, value in found.items()}
+                bounds["words"] = most * word + 5.0 * eps * (length + word)
+                bounds["labels"] = label_pairs / sk + turned * (2.0 + turned)
+                bounds["weights"] = (least - 5.0 * eps) ** -2.0 - least**-2.0
+    return {name: value if math.isfinite(value) else None for name, value in bounds.items()}
