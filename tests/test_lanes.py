@@ -82,7 +82,7 @@ def test_double_precision_is_not_added_to_single() -> None:
         _accumulate(np.ones(LANES), np.ones(LANES, np.float32))
 
 
-def test_padded_sizes() -> None:
+def test_sizes_are_padded_to_whole_lanes() -> None:
     assert [padded(size) for size in (0, 1, 7, 8, 9, 16, 17)] == [0, 8, 8, 8, 16, 16, 24]
 
 

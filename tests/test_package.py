@@ -19,7 +19,7 @@ from distmom.errors import UsageError
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_public_names():
+def test_the_public_names_are_those_listed():
     assert distmom.__all__ == [
         "AnchorTopics",
         "DiagonalMixture",

@@ -12,7 +12,7 @@ from distmom.errors import InputError, UsageError
 
 
 @pytest.mark.parametrize("kind", ["pickle", "foreign", "cut", "bomb", "negative", "structure"])
-def test_bad_npz(tmp_path, monkeypatch, kind):
+def test_invalid_npz_files_are_refused(tmp_path, monkeypatch, kind):
     path = tmp_path / "X.npz"
     X = sparse.csr_array(np.eye(3))
     if kind == "negative":
@@ -66,7 +66,7 @@ def test_bad_npz(tmp_path, monkeypatch, kind):
         (" 0 1:1", "feature 1: expected column:value, got '0'"),
     ],
 )
-def test_bad_lines_of_xmc(tmp_path, line, message):
+def test_invalid_lines_of_xmc_are_named_and_nothing_is_left(tmp_path, line, message):
     lines = [" ".join(["0", f"{i % 9}:1"]) for i in range(30)]
     lines[17] = line
     content = "30 9 4\n" + "\n".join(lines) + "\n"
@@ -93,7 +93,7 @@ def test_bad_lines_of_xmc(tmp_path, line, message):
         ("1 9 4\n0 1:1\n".encode("utf-32"), r":1: encoding: expected UTF-8, got UTF-32"),
     ],
 )
-def test_bad_headers_of_xmc(tmp_path, content, message):
+def test_invalid_headers_of_xmc_are_refused(tmp_path, content, message):
     with pytest.raises(InputError, match=message):
         make(tmp_path, content)
 
@@ -149,7 +149,7 @@ def test_bad_headers_of_xmc(tmp_path, content, message):
         ("x.ldac", "1 0:1\n2 0:1\n", r":2: number of pairs: expected 1, as on the line, got 2"),
     ],
 )
-def test_bad_sources(tmp_path, name, content, message):
+def test_invalid_sources_of_every_format_are_refused(tmp_path, name, content, message):
     options = {"zero_based": False} if name == "x.svm" else {}
     with pytest.raises(InputError, match=message):
         make(tmp_path, content, name, **options)

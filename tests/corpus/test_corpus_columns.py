@@ -48,7 +48,7 @@ def dense(corpus):
         ({}, "", []),
     ],
 )
-def test_tokenizer(options, text, expected):
+def test_a_tokenizer_splits_text_by_its_options(options, text, expected):
     tokenizer = Tokenizer(**options)
     assert list(tokenizer.words([text])) == [expected]
     assert Tokenizer.from_settings(tokenizer.settings()) == tokenizer
@@ -306,7 +306,7 @@ def test_new_columns_are_read_with_the_models_columns(tmp_path):
     assert corpus.warnings == {"unknown_labels": 2, "unknown_words": 2}
 
 
-def test_write_corpus(tmp_path):
+def test_documents_of_an_iterable_become_a_corpus(tmp_path):
     def documents():
         yield ["b", "a", "b"], ["x"]
         yield {"a": 2, "c": 0}, ["x", "y"]

@@ -57,7 +57,7 @@ def pairs(words, base=0):
 
 @thorough
 @given(content=documents, size=st.integers(1, 4))
-def test_xmc_round_trip(tmp_path, content, size):
+def test_documents_written_as_xmc_come_back(tmp_path, content, size):
     lines = [f"{','.join(map(str, sorted(labels)))} {pairs(words)}" for words, labels in content]
     text = f"{len(content)} 9 5\n" + "".join(f"{line}\n" for line in lines)
     corpus = make(tmp_path, text, shard_documents=size)
@@ -123,7 +123,7 @@ def test_texts_agree_in_all_their_formats(tmp_path, content):
     assert found[0] == found[1] == found[2]
 
 
-def test_pair_files(tmp_path):
+def test_features_and_labels_are_read_from_a_pair_of_files(tmp_path):
     (tmp_path / "Y.txt").write_text("3 4\n0:1 3:1\n\n1:1\n")
     text = "3 5\n0:1.5 4:2\n1:1\n\n"
     corpus = make(tmp_path, text, "X.txt", format="xmc", label_source=tmp_path / "Y.txt")
@@ -142,7 +142,7 @@ def test_pair_files(tmp_path):
         make(tmp_path, text, "X.txt", format="xmc", label_source=tmp_path / "Y.txt")
 
 
-def test_npz_pair(tmp_path):
+def test_sparse_matrices_of_any_type_are_read_from_a_pair_of_files(tmp_path):
     X, Y = np.array([[0, 2], [1, 0], [0, 0]]), np.array([[1], [0], [1]])
     sparse.save_npz(tmp_path / "Y.npz", sparse.csc_array(Y))
     for kind in (sparse.csr_array, sparse.csc_array, sparse.coo_array):
@@ -162,7 +162,7 @@ packers = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".z
 
 
 @pytest.mark.parametrize("suffix", packers)
-def test_compressed_sources(tmp_path, suffix):
+def test_compressed_sources_give_the_same_shards(tmp_path, suffix):
     rng = np.random.default_rng(0)
     text = "3000 50 2\n" + "".join(f"0 {i % 50}:{rng.integers(1, 10**6)}\n" for i in range(3000))
     plain = make(tmp_path, text)
@@ -232,7 +232,7 @@ def check_repair(tmp_path, content, kind, line, name="data.xmc.txt", count=1, **
         ("\ufeff2 9 4\n0,1 1:1 3:1\n2 4:1\n", "byte_order_mark", 1, 1),
     ],
 )
-def test_repairs_of_xmc(tmp_path, content, kind, line, count):
+def test_repairs_of_xmc_are_counted(tmp_path, content, kind, line, count):
     X, Y = check_repair(tmp_path, content, kind, line, count=count)
     assert X.tolist() == [[0, 1, 0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0, 0, 0]]
     assert Y.tolist() == [[1, 1, 0, 0], [0, 0, 1, 0]]
@@ -252,7 +252,7 @@ def test_header_gives_the_shape(tmp_path):
     assert (corpus.n_words, corpus.n_labels) == (100, 50)
 
 
-def test_repairs_of_texts(tmp_path):
+def test_repairs_of_texts_are_counted(tmp_path):
     check_repair(tmp_path, "a, b\tone\n", "label_spaces", 1, "x.tsv", min_df=1)
     check_repair(tmp_path, "a,b,a\tone\n", "duplicate_labels", 1, "x.tsv", min_df=1)
     check_repair(tmp_path, "a\tone\n\nb\ttwo\n", "blank_lines", 2, "x.tsv", min_df=1)

@@ -217,7 +217,7 @@ def test_damage_between_the_steps_is_found(tmp_path):
 
 
 @pytest.mark.realdata
-def test_bibtex(tmp_path):
+def test_bibtex_has_its_published_sizes(tmp_path):
     folder = real("bibtex")
     options = {"labels": folder / "bibtex.labels.txt.xz", "vocabulary": folder / "bibtex.features.txt.xz"}
     train = ingest(folder / "bibtex-train.xmc.txt.xz", tmp_path / "train", strict=True, **options)
@@ -229,7 +229,7 @@ def test_bibtex(tmp_path):
 
 
 @pytest.mark.realdata
-def test_kos(tmp_path):
+def test_kos_has_its_published_sizes(tmp_path):
     corpus = ingest(real("kos") / "docword.kos.txt.xz", tmp_path / "kos", shard_documents=1000, strict=True)
     assert corpus.totals["nnz_words"] == 353_160
     assert int(corpus.word_frequency.sum()) == 467_714
@@ -239,7 +239,7 @@ def test_kos(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.realdata
-def test_library_titles(tmp_path):
+def test_library_titles_have_their_known_sizes(tmp_path):
     folder = real("yso-finna-en")
     corpus = ingest(folder / "docs.tsv.xz", tmp_path / "yso", labels=folder / "labels.tsv.xz")
     assert (corpus.n_documents, corpus.n_labels) == (653_478, 27_754)

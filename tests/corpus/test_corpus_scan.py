@@ -109,7 +109,7 @@ def lines(draw, name):
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(data=st.data())
-def test_generated_lines(name, data):
+def test_generated_lines_scan_as_the_parser_reads_them(name, data):
     rows = data.draw(st.lists(lines(name), max_size=6))
     text = b"".join(line + b"\n" for line in rows)
     other = b""
@@ -235,7 +235,7 @@ def test_values_between_two_floats(value, step):
 
 
 @given(st.integers(10**15, 10**18 - 1), st.integers(9, 22))
-def test_long_mantissas(mantissa, exponent):
+def test_long_mantissas_are_read_to_the_nearest_number(mantissa, exponent):
     check_value(f"{mantissa}e-{exponent}")
 
 

@@ -133,7 +133,7 @@ def test_anndata_reads_the_words(corpus):
     assert np.array_equal(words.toarray(), matrices()[0][20:40])
 
 
-def test_numbers_as_names(tmp_path):
+def test_columns_without_names_are_named_by_their_numbers(tmp_path):
     for n in (0, 1, 9, 10, 11, 100, 12_345):
         assert number_lines(n) == "".join(f"{i}\n" for i in range(n)).encode()
     corpus = from_arrays(tmp_path / "c", np.eye(11), np.eye(11))
@@ -236,7 +236,7 @@ def test_manifest_of_wrong_types_or_version(corpus):
         parse_manifest("m", edited.encode())
 
 
-def test_not_a_corpus(tmp_path):
+def test_a_place_without_a_corpus_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no such directory"):
         open_corpus(tmp_path / "nowhere")
     with pytest.raises(UsageError, match=r"no manifest\.json"):
@@ -269,7 +269,7 @@ def test_writer_refuses_gaps_and_misfits(tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-def test_overwriting(corpus, tmp_path):
+def test_a_corpus_is_overwritten_only_on_request_and_by_a_valid_one(corpus, tmp_path):
     X, Y = matrices(seed=2)
     with pytest.raises(UsageError, match="already exists"):
         from_arrays(corpus.path, X, Y)

@@ -328,7 +328,7 @@ def test_sizes_of_shards_do_not_depend_on_the_length_of_symbols(tmp_path, symbol
         ("x.seq", "a b\n", {"min_count": 0}, "min_count: expected at least 1, got 0"),
     ],
 )
-def test_options_of_texts(tmp_path, name, text, options, message):
+def test_options_that_do_not_suit_a_text_are_refused(tmp_path, name, text, options, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(UsageError) as caught:
         ingest_rows(tmp_path / name, tmp_path / "corpus", **options)

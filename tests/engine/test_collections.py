@@ -14,7 +14,7 @@ def rows_of(corpus):
     return np.concatenate([corpus.read_shard(i).rows for i in range(len(corpus.shards))])
 
 
-def test_an_array(tmp_path):
+def test_an_array_becomes_rows(tmp_path):
     X = np.random.default_rng(0).standard_normal((50, 6))
     array = da.from_array(X, chunks=(20, 3))
     corpus = ingest_collection(array, tmp_path / "corpus", names=list("abcdef"))
@@ -36,7 +36,7 @@ def test_symbols_and_an_empty_partition(tmp_path):
     assert corpus.verify() == []
 
 
-def test_a_table(tmp_path):
+def test_a_table_becomes_rows_with_ids(tmp_path):
     pd = pytest.importorskip("pandas")
     dd = pytest.importorskip("dask.dataframe")
     frame = pd.DataFrame({"name": list("vwxyz"), "a": range(5), "b": np.linspace(0, 1, 5)})
@@ -51,7 +51,7 @@ def test_a_table(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_a_bag_of_sequences(tmp_path):
+def test_a_bag_of_sequences_becomes_symbols(tmp_path):
     texts = ["a b a", "b c", "a a a d", "e"]
     bag = db.from_sequence(texts, npartitions=2)
     corpus = ingest_collection(bag, tmp_path / "corpus", min_count=2)
@@ -63,7 +63,7 @@ def test_a_bag_of_sequences(tmp_path):
     assert same.digest == corpus.digest
 
 
-def test_a_bag_of_matrices(tmp_path):
+def test_a_bag_of_matrices_becomes_units_of_steps(tmp_path):
     rng = np.random.default_rng(0)
     steps = [rng.standard_normal((n, 3)) for n in (2, 5, 1)]
     corpus = ingest_collection(db.from_sequence(steps, npartitions=2), tmp_path / "corpus")
@@ -134,7 +134,7 @@ def test_what_is_wrong_with_tables_is_named(tmp_path, columns, options, message)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_types_of_columns(tmp_path):
+def test_columns_of_any_type_of_number_are_read(tmp_path):
     pd = pytest.importorskip("pandas")
     dd = pytest.importorskip("dask.dataframe")
     frame = pd.DataFrame({0: pd.array([1, 2, 3], "Int64"), 1: [0.5, 1.0, 2.0], 2: [True, False, True]})

@@ -82,7 +82,7 @@ def test_single_precision_input_gives_a_basis_in_double_precision():
     np.testing.assert_allclose(Q.T @ Q, np.eye(8), atol=1e-14)
 
 
-def test_bad_slabs():
+def test_slabs_of_unequal_width_or_without_values_are_refused():
     with pytest.raises(UsageError, match=r"equal width, got shapes \[\(2, 3\), \(2, 4\)\]"):
         orthonormalise([np.ones((2, 3)), np.ones((2, 4))])
     with pytest.raises(UsageError, match="equal width"):

@@ -80,7 +80,7 @@ def test_rounding_is_not_signal():
         whiten(M2, 4, noise=0.0)
 
 
-def test_bad_arguments():
+def test_invalid_second_moments_are_refused():
     with pytest.raises(UsageError, match="square matrix, got shape"):
         whiten(np.ones((2, 3)), 1)
     with pytest.raises(UsageError, match="n_components=4 is out of range"):

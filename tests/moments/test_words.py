@@ -273,7 +273,7 @@ def test_blocked_third_moment(r):
 
 
 @pytest.mark.parametrize(("r", "m"), [(3, 1), (20, 10), (47, 23)])
-def test_blocked_slices(r, m):
+def test_slices_in_blocks_are_the_sums_of_their_definition(r, m):
     rng = np.random.default_rng(r)
     left, right, weight = rng.standard_normal((50, r)), rng.standard_normal((50, r)), rng.random(50)
     factors = rng.standard_normal((50, m))
