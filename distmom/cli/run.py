@@ -53,9 +53,9 @@ class Run:
     model : str
         Path or URL where the model or the moments will be written.
     model_name : str
-        Of the estimator, as `distmom.models.ESTIMATORS` lists it.
+        Name of the estimator, as `distmom.models.ESTIMATORS` lists it.
     parameters : dict
-        Of the model.
+        Parameters of the model.
     overwrite : bool
         An existing model may be replaced.
     temporary : bool

@@ -35,7 +35,7 @@ class Like:
     ----------
     path : str
     digest : str
-        Of the basis (see `TopicMoments.basis_digest`), or of the record of the model.
+        Digest of the basis (see `TopicMoments.basis_digest`), or of the record of the model.
     """
 
     path: str

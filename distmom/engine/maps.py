@@ -133,7 +133,7 @@ class Maps:
             Called with the number of an item and ``arguments``; returns ``n_results`` matrices.
         n_items : int
         shape : (int, int)
-            Of every matrix.
+            Shape of every matrix.
         n_results : int
         *arguments
             Small arguments; large arrays are stored arrays.

@@ -63,7 +63,7 @@ class JobRecord:
     user, host, created : str
         Who has submitted the job, where and when.
     versions : dict of str to str
-        Of the software that has submitted it.
+        Versions of the software that has submitted the job.
     """
 
     id: str

@@ -20,7 +20,7 @@ class SmallMoments:
     m3 : ndarray of shape (r, r, r) or None
         ``M3(Q, Q, Q)``; None if it was not added up.
     lengths : dict of str to float
-        Of words: the number of documents, and means of powers of their lengths.
+        For words, the number of documents, and means of powers of their lengths.
     sum_rules : dict of str to float
         Relative differences between the moments of orders two ("2") and three ("3"), summed over all words at one
         position, and those of the order below (see `sum_rules`). Empty (default) where a document does not

@@ -158,7 +158,7 @@ class HierarchyPopulation:
         ``A_1, ..., A_m`` from the lowest level upwards, of shapes (n_0, n_1), (n_1, n_2) and so on; level 0 is
         observed.
     noises : sequence of Noises
-        Of the levels 0 to m; those of level m are the variables of the highest level themselves.
+        Noises of the levels 0 to m; those of level m are the variables of the highest level themselves.
 
     Raises
     ------

@@ -47,7 +47,7 @@ class RowDensity(DensityMixin, SpectralEstimator):
     means_ : ndarray of shape (k, n_features)
     weights_ : ndarray of shape (k,)
     variances_ : ndarray of shape (k,) or (k, n_features)
-        Of a component along every axis, or along each of them.
+        Variance of a component along every axis, or variances along each axis.
     """
 
     means_: np.ndarray

@@ -58,7 +58,7 @@ def create_array(
     chunk_rows : int, optional
         Most rows in a chunk; by default those of `CHUNK_BYTES`.
     level : int
-        Of zstd, 3 by default.
+        Compression level of zstd, 3 by default.
     """
     if chunk_rows is None:
         chunk_rows = CHUNK_BYTES // max(1, math.prod(shape[1:]) * np.dtype(dtype).itemsize)

@@ -106,13 +106,13 @@ class Beat:
     epoch, count : int
         The count grows with every beat.
     boot : str
-        Of the host (see `this_boot`).
+        Boot of the host (see `this_boot`).
     at : float
         Monotonic clock of the host, which is comparable within one boot.
     time : float
         Seconds since 1970, for messages.
     name : str
-        Of the running pass; empty before the first.
+        Name of the running pass; empty before the first.
     n_done, n_tasks : int
         Tasks of the pass that are done, and all of them.
     """
@@ -141,7 +141,7 @@ class End:
     state : str
         ``done``, ``failed`` or ``cancelled``.
     exit_code : int
-        Of the process; negative for the signal that ended it.
+        Exit code of the process; negative for the signal that ended it.
     error, text : str
         Class and message of the error; empty if there was none.
     resume : str

@@ -29,7 +29,7 @@ class Condition:
     owner : Owner or None
     end : End or None
     beat : Beat or None
-        Of the last epoch.
+        Last beat of the last epoch.
     """
 
     state: str

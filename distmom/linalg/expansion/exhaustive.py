@@ -27,7 +27,7 @@ def exhaustive_columns(basis: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     basis : ndarray of shape (n, k)
-        Of an exact space: entries up to `EXACT_ZERO` of the largest count as zero.
+        Basis of an exact space: entries up to `EXACT_ZERO` of the largest count as zero.
 
     Returns
     -------

@@ -32,9 +32,9 @@ class MomentErrors:
     Attributes
     ----------
     A, B : float
-        Of the second moment and of the side information, in spectral norm.
+        Errors of the second moment and of the side information, in spectral norm.
     m : float, default 0.0
-        Of the first moment, in Euclidean norm; not used for subspaces.
+        Error of the first moment, in Euclidean norm; not used for subspaces.
     """
 
     A: float
@@ -174,7 +174,7 @@ def subspace_bounds(white: Whitening, R: np.ndarray, dimension: int, errors: Mom
     R : ndarray of shape (r, r)
         The whitened B, symmetric.
     dimension : int
-        Of the subspace.
+        Dimension of the subspace.
     errors : MomentErrors
     """
     r = len(R)

@@ -110,7 +110,7 @@ def power_step(vectors: Array, contracted: Array) -> tuple[Array, Array, dict[st
     Returns
     -------
     eigenvalues : ndarray of shape (k,), float64
-        Of the new vectors, up to the square of the change; ascending.
+        Eigenvalues of the new vectors, up to the square of the change; ascending.
     eigenvectors : ndarray of shape (k, k), float64
     diagnostics : dict of str to float
         As in `Decomposition`.

@@ -29,7 +29,7 @@ class Diagonals:
     units : ndarray of shape (d, 2)
         Mean of every column, and the factor that scales it to variance one.
     means, variances : ndarray of shape (k, d)
-        Of the columns in these units.
+        Conditional means and variances of the columns in these units.
     weights : ndarray of shape (k,)
     """
 

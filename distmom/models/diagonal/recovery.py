@@ -34,7 +34,7 @@ class Estimate:
     Attributes
     ----------
     means, variances : ndarray of shape (k, d)
-        Of the columns, scaled to variance one; a variance may be negative by sampling error.
+        Conditional moments of columns scaled to variance one; variances may be negative by sampling error.
     weights : ndarray of shape (k,)
         They sum to one.
     shifts, spreads : ndarray of shape (d,)
@@ -109,7 +109,7 @@ def recover_by_partitions(moments: ColumnMoments, k: int, method: str, n: int, s
     n : int
         Number of partitions.
     seed : int
-        Of the partitions.
+        Seed of the partitions.
 
     Raises
     ------

@@ -48,7 +48,7 @@ def with_constant(engine: Engine, basis: Basis, k: int) -> Basis:
     ----------
     engine : Engine
     basis : Basis
-        Of the range of the moments of `distmom.moments.sequences.windows.step_features` of degree 1.
+        Basis of the range of the moments of `distmom.moments.sequences.windows.step_features` of degree 1.
     k : int
         Number of chains, at most the rank of the other features.
 
@@ -149,7 +149,7 @@ def maximised(
     state : FactorialState
         The model of the E-step.
     counts : PassResult
-        Of a `distmom.models.markov.passes.ExpectationPass` over the joint states.
+        Result of a `distmom.models.markov.passes.ExpectationPass` over the joint states.
     standards, fit_intercept, min_variance
         As in `state_of`.
     """

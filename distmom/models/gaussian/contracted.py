@@ -123,7 +123,7 @@ def load_contraction(directory: str, W: np.ndarray, mixed: np.ndarray, vectors: 
     Parameters
     ----------
     directory : str
-        Of the committed sums of a `RowContractionsPass`.
+        Directory of the committed sums of a `RowContractionsPass`.
     W : ndarray of shape (r, k - 1)
     mixed : ndarray of shape (k,)
     vectors : ndarray of shape (k, m)

@@ -90,7 +90,7 @@ class WhitenedRows:
     least : float
         Least variance of a component.
     white : Whitening
-        Of the covariance minus the noise, by k - 1 columns.
+        Whitening of the covariance minus the noise, by k - 1 columns.
     kept : ndarray of shape (n_kept, r + 1)
     """
 

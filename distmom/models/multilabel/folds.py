@@ -41,7 +41,7 @@ class Fold:
     offered : Offer
         The heads, fitted to all other documents.
     scored : PassResult
-        Of `CandidatesPass` over the documents of the fold.
+        Result of `CandidatesPass` over the documents of the fold.
     """
 
     offered: Offer

@@ -55,7 +55,7 @@ def decomposed_by_contractions(
     pairs : MultiViewMomentsPass
         Pass of the moments up to the second order.
     directory : str
-        Of its committed sums.
+        Directory of the committed sums of the pass.
     k, seed : int
     n_steps : int
         Number of power steps.

@@ -35,7 +35,7 @@ class Unmixing:
     Attributes
     ----------
     inverses : ndarray of shape (3, k, k)
-        Of ``diag(w) G_t'``.
+        Inverses of ``diag(w) G_t'``.
     weights : ndarray of shape (k,)
         They sum to one.
     """

@@ -42,7 +42,7 @@ class Scores:
     ----------
     coefficients : ndarray of shape (d, k)
     offsets : ndarray of shape (3, k)
-        Of the scores of each view.
+        Offsets of the scores of each view.
     logs : ndarray of shape (k,)
         Logarithms of the weights.
     constant : float
@@ -65,7 +65,7 @@ class Refined:
     found : Conditional
         Components by descending weight.
     coefficients : ndarray of shape (d, k)
-        Of the scores by these parameters.
+        Coefficients of the scores by these parameters.
     diagnostics : dict
         ``log_likelihoods``, on average per row before each pass, less that of a single component; ``corrected``,
         where the last pass is made.
@@ -95,7 +95,7 @@ def refined(
     run : Run
     parameters : Conditional
     moments : PassResult
-        Of `distmom.moments.rows.multiview.MultiViewMomentsPass`, those of each view with itself among them.
+        Result of `distmom.moments.rows.multiview.MultiViewMomentsPass`, with the moments of each view with itself.
     basis : StoredColumns
     averages : StoredArray
     widths : tuple of int

@@ -82,14 +82,14 @@ class MultiView(FittedViews):
     alpha_ : ndarray of shape (n_components,) or None
         Parameters of the Dirichlet law: ``alpha0 * weights_``. None without such a law.
     skewness_ : ndarray of shape (n_components,) or None
-        Of independent factors; None without these.
+        Skewness of independent factors; None without these.
     mean_ : ndarray of shape (n_features,) or None
         Mean of every column, for independent factors; None without these.
     variances_ : ndarray of shape (n_features,)
         Variance of every column within components, on average over the components; with several components or
         factors in a row, the variance given these, on average over all rows.
     coefficients_ : ndarray of shape (n_features, n_components) or None
-        Of the linear scores by which EM and `predict_proba` read rows; None without EM passes.
+        Coefficients of the linear scores by which EM and `predict_proba` read rows; None without EM passes.
     widths_ : list of int
         Numbers of columns of the views.
     diagnostics_ : dict

@@ -38,7 +38,7 @@ class MultiViewState:
     widths : list of int
     diagnostics : dict
     coefficients : ndarray of shape (d, k) or None
-        Of the scores by which EM has read rows; None without EM.
+        Coefficients of the scores by which EM has read rows; None without EM.
     alpha : ndarray of shape (k,) or None
         Dirichlet parameters; None for one component per row and for independent factors.
     skewness : ndarray of shape (k,) or None
@@ -91,7 +91,7 @@ def recovered(
     engine : Engine
     basis : StoredColumns
     averages : StoredArray
-        Of the columns of the basis, among them products of columns.
+        Averages of the columns of the basis, among them products of columns.
     units : StoredArray
         Averages of the columns of the corpus.
     widths : tuple of int
@@ -144,7 +144,7 @@ def state_of(
         Numbers of columns of the views.
     diagnostics : dict
     coefficients : ndarray of shape (d, k) or None
-        Of scores, after EM.
+        Coefficients of scores, after EM.
     alpha0 : float
     """
     independent = math.isinf(alpha0)

@@ -87,7 +87,7 @@ class ViewSharesPass(ScoreProductsPass):
     Attributes
     ----------
     offsets : ndarray of shape (3, k)
-        Of the scores of each view, in place of those of a row.
+        Offsets of the scores of each view, in place of those of a row.
     logs : ndarray of shape (k,)
         Logarithms of the weights of the components.
     widths : tuple of int

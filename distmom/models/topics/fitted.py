@@ -164,7 +164,7 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicAttri
         Parameters
         ----------
         engine : Engine
-            Of a corpus of counts in the vocabulary of the model.
+            Engine over a corpus of counts in the vocabulary of the model.
         seed : int, default 0
             Seed of the division of documents into halves.
         """

@@ -120,7 +120,7 @@ def leaf_whitenings(
     Parameters
     ----------
     pairs : PassResult
-        Of `distmom.moments.rows.trees.TreeMomentsPass`, with moments of pairs.
+        Result of `distmom.moments.rows.trees.TreeMomentsPass`, with moments of pairs.
     averages, squares : StoredArray and StoredColumns
         Averages and mean squares of the columns.
     widths : tuple of int

@@ -61,7 +61,7 @@ class LatentTreeState:
     diagnostics : dict
     coefficients : ndarray of shape (d, k) or None
     offsets : ndarray of shape (h, k) or None
-        Of the scores by which rows are read; None in models of earlier versions.
+        Offsets of the scores by which rows are read; None in models of earlier versions.
     has_categories : bool
         Whether the columns of every leaf are indicators of a category.
     """
@@ -102,7 +102,7 @@ class LatentTree(FittedTree):
         before EM; ``log_likelihoods``, on average per row before each EM pass (see docs/trees.md).
     coefficients_ : ndarray of shape (n_features, n_components)
     offsets_ : ndarray of shape (n_hidden, n_components)
-        Of the linear scores by which `predict_proba` reads rows.
+        Offsets of the linear scores by which `predict_proba` reads rows.
     has_categories_ : bool
         Whether the columns of every leaf are indicators of a category.
     vocabulary_ : list of str

@@ -55,7 +55,7 @@ class TreeReader:
         ----------
         x : array or sparse matrix of shape (n, d)
         weights : ndarray of shape (n,), optional
-            Of rows, by which probabilities are multiplied; ones by default.
+            Weights of rows, by which probabilities are multiplied; ones by default.
         edges : ndarray of shape (n_hidden - 1, k, k), optional
             The probabilities of pairs of states, summed over rows, are added to it.
 

@@ -79,7 +79,7 @@ def recover(moments: TreeMoments, tree: Tree, k: int, method: str, seed: int = 0
     method : str
         A method of `distmom.linalg.decompose`.
     seed : int, default 0
-        Of the method.
+        Seed of the method.
 
     Raises
     ------

@@ -59,7 +59,7 @@ def document_shares(
     Returns
     -------
     shares : ndarray of shape (n, k)
-        Of the type of the topics.
+        Shares in the type of the topics.
     likelihood : float
         Log-likelihood of the documents, if words are counted.
     """

@@ -127,7 +127,7 @@ def presence_logs(
     Parameters
     ----------
     probabilities : ndarray of shape (n_words, k)
-        Of the presence of words, given the component.
+        Probabilities of the presence of words, given the component.
     weights : ndarray of shape (k,)
     least : float
         Least distance of a probability from zero and from one, and least weight.

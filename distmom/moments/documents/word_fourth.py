@@ -56,7 +56,7 @@ class WordFourthPass(ProjectedPass):
     Attributes
     ----------
     kind : MomentKind
-        Of distinct positions, with ``orders=4``.
+        Moments of distinct positions, with ``orders=4``.
     basis : matrix of shape (n_words, r)
         Q: an array, or slabs of columns.
     rank : int

@@ -73,7 +73,7 @@ def sum_rules(sums: Sums, kind: MomentKind) -> dict[str, float]:
     Parameters
     ----------
     sums : Sums
-        Of `WordMomentsPass`.
+        Sums of `WordMomentsPass`.
     kind : MomentKind
         As in the pass.
     """

@@ -59,7 +59,7 @@ def residual_of_alpha0(moments: SmallMoments, n_components: int, alpha0: float) 
     Parameters
     ----------
     moments : SmallMoments
-        Of words, with the third moment.
+        Word moments, with the third.
     n_components : int
     alpha0 : float
 
@@ -84,7 +84,7 @@ def find_alpha0(moments: SmallMoments, n_components: int) -> Concentration:
     Parameters
     ----------
     moments : SmallMoments
-        Of words, with the third moment.
+        Word moments, with the third.
     n_components : int
         Number of topics, at least 2.
 

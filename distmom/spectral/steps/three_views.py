@@ -71,7 +71,7 @@ class ViewMaps:
     from_a, from_b : ndarray of shape (k, k)
         ``P_cb P_ab^-1`` and ``P_ca P_ba^-1``.
     white : Whitening
-        Of the second moment of view c, in its coordinates.
+        Whitening of the second moment of view c, in its coordinates.
     asymmetry : float
         Relative asymmetry of the second moment before it was symmetrised.
     """
@@ -171,7 +171,7 @@ def decompose_views(
     method : str
         A method of `distmom.linalg.decompose`.
     seed : int, default 0
-        Of the method.
+        Seed of the method.
 
     Raises
     ------
@@ -253,7 +253,7 @@ def align_views(moments: GroupMoments, k: int, method: str, seed: int = 0) -> Al
     method : str
         A method of `distmom.linalg.decompose`.
     seed : int, default 0
-        Of the method.
+        Seed of the method.
 
     Raises
     ------

@@ -285,7 +285,7 @@ def grow_tree(
     least : float
         Least sum of second derivatives in a leaf.
     penalty : float
-        Of the squares of the values of leaves.
+        Penalty on the squares of the values of leaves.
     least_gain : float
         Least gain of a split.
     rate : float

@@ -48,7 +48,7 @@ def choose_blend(
     Parameters
     ----------
     scored : Scored
-        Of all folds.
+        Scores of the documents of all folds.
     metric : str, default "mean"
         What the blend is chosen for, one of `OBJECTIVES`.
     inverse : ndarray of shape (L,), optional

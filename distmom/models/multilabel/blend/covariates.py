@@ -75,7 +75,7 @@ class Effect:
     Attributes
     ----------
     name : str
-        Of the covariate.
+        Name of the covariate.
     centre, scale : float
         Its mean and standard deviation.
     linear, curve : tuple of float

@@ -25,11 +25,11 @@ class Scored:
     Attributes
     ----------
     names : tuple of str
-        Of the variants of heads.
+        Names of the variants of heads.
     labels : ndarray of shape (n, c), int32
         Candidates of every document, -1 for none.
     scores : ndarray of shape (n, n_heads, c), float32
-        Of the candidates.
+        Scores of the candidates.
     best : ndarray of shape (n, n_heads), float32
         Largest score of any label.
     truth : ndarray of shape (n, c), uint8
@@ -37,7 +37,7 @@ class Scored:
     n_true : ndarray of shape (n,), int32
         Number of all true labels.
     covariates : ndarray of shape (n, 2), float32
-        Of the documents (see `Covariates`).
+        Covariates of the documents (see `Covariates`).
     fold : ndarray of shape (n,), int
         Number of the fold of every document.
     ideal : ndarray of shape (n, 3), float64, or None
@@ -120,7 +120,7 @@ class Scored:
         best : ndarray of shape (n, m)
             From `best_candidates`.
         log_odds : ndarray of shape (n, c), float32
-            Of all candidates, by the blend.
+            Log-odds of all candidates by the blend.
         """
         scores = np.stack([np.take_along_axis(self.scores_of(name), best, axis=1) for name in inputs])
         labels = np.maximum(np.take_along_axis(self.labels, best, axis=1), 0)

@@ -171,14 +171,14 @@ class Pairs:
     Attributes
     ----------
     names : tuple of str
-        Of the inputs.
+        Names of the inputs.
     signed : tuple of bool
     scores : ndarray of shape (n_inputs, n, c), float32
     truth : ndarray of shape (n, c), uint8
     known : ndarray of shape (n, c), bool
         Which candidates are labels.
     covariates : Covariates, optional
-        Of the documents, and of the labels where all are candidates.
+        Covariates of the documents, and of the labels where all are candidates.
     """
 
     names: tuple[str, ...]
@@ -244,7 +244,7 @@ class _Design:
     names : tuple of str
     signed : tuple of bool
     floors : tuple of float
-        Of all inputs.
+        Floors of all inputs.
     x : ndarray of shape (m, 2 n_inputs + 1)
         Standardised score and curve of every input, and ones.
     truth : ndarray of shape (m,)

@@ -29,7 +29,7 @@ class SumWeights:
     Attributes
     ----------
     factors : dict of str to float
-        Of the heads that are added.
+        Factors of the heads that are added.
     power : float or None, default None
         Power of the factors of a gate, which multiply positive sums; None without a gate.
     """
@@ -83,7 +83,7 @@ def ascend(scored: Scored, objective: Objective) -> tuple[SumWeights, float]:
     scored : Scored
         Without a gate.
     objective : Objective
-        Of the same documents.
+        Objective on the same documents.
     """
     value, names, families = objective.value, scored.names, scored.families
     n = len(objective.n_true)

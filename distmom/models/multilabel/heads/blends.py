@@ -138,7 +138,7 @@ class GatedSum:
     gate : str
         Name of the head whose scores are the factors.
     power : float
-        Of the factors.
+        Power of the factors.
     """
 
     ungated: WeightedSum

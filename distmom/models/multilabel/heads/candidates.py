@@ -184,7 +184,7 @@ def read_scores(engine: Engine, result: PassResult, names: Sequence[str], fold: 
     engine : Engine
     result : PassResult
     names : sequence of str
-        Of the heads.
+        Names of the heads.
     fold : int, default 0
         Number of the fold of the documents.
     """

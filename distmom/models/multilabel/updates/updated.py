@@ -24,7 +24,7 @@ def updated_state(
     ----------
     engine : Engine
     state : MultiLabelState
-        Of the model before.
+        State of the model before the update.
     start : Start
         All that updates do not change.
     content : Content
