@@ -1,4 +1,4 @@
-"""The record of a run, ``run.json``: its format, and what ``distmom info`` shows of a run."""
+"""The record of a run, ``run.json``: its format, and the description of a run by ``distmom info``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines on the terminal: what comes from data cannot move its cursor, change its colours or hide other text."""
+"""Lines on the terminal, in which text from data cannot move the cursor, change colours or hide other text."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def load_model(path: str | os.PathLike[str]) -> Any:
     with local_model(path) as place:
         kind = str(load_record(place).get("model"))
         if kind == "TopicMoments":
-            raise UsageError(f"{path}: kept moments, not a model; fit a model to them first")
+            raise UsageError(f"{path}: holds kept moments, not a model; fit a model to them first")
         kinds = [listing.estimator for listing in ESTIMATORS if listing.command == "fit"]
         if kind not in kinds:
             raise StoreError(f"{path}: expected a model of {', '.join(kinds)}, got {kind!r}")

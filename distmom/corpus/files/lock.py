@@ -1,4 +1,4 @@
-"""Lock files, by which one process at a time writes to a location, also if several hosts share it."""
+"""Lock files that let one process at a time write to a location, even if several hosts share it."""
 
 from __future__ import annotations
 

@@ -130,11 +130,16 @@ def ingest(
     name = checked_format(path, format)
     kind = FORMATS[name]
     if label_source is not None and name not in ("xmc", "npz"):
-        raise UsageError(f"label_source: is for the formats xmc and npz only, got format {name}")
+        raise UsageError(
+            f"label_source: expected none with format {name}, as only xmc and npz have a file of labels"
+        )
     if like is not None and vocabulary is not None and kind.names_words:
         raise UsageError("vocabulary: cannot be combined with `like`, which provides the vocabulary")
     if id_column is not None and name not in WITH_FIELDS:
-        raise UsageError(f"id_column: is for the formats {' and '.join(WITH_FIELDS)} only, got format {name}")
+        raise UsageError(
+            f"id_column: expected none with format {name}, as only {' and '.join(WITH_FIELDS)} have fields "
+            "with names"
+        )
     if shard_documents < 1:
         raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
     if name == "uci" and vocabulary is None:

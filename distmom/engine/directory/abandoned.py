@@ -1,4 +1,4 @@
-"""The check by which a task stops between two blocks once its run has been cancelled or taken over."""
+"""A check between two blocks that stops a task whose run has been cancelled or taken over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events of passes: what observers receive, and the log of a run, ``log.jsonl``.
+"""Events of passes, which observers receive and the log of a run, ``log.jsonl``, records.
 
 The log has one line of JSON per event: ``version``, ``time`` (seconds since 1970), ``event`` (the name of the
 class), and the fields of the event. Lines are appended by the process that holds the lock of the run, so the log

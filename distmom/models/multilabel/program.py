@@ -223,7 +223,7 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
         states = run.when(lambda: fitted, extend_states, settings.states, states, chosen, otherwise=states)
     index = run.rows(_with_all_documents, known.index, out=unknown())
     margins = known.margins
-    # Updates fit these classifiers to all documents, so that a model with sums begins with such ones.
+    # Updates fit these classifiers to all documents, so the first fit of a model with sums does so too.
     if margins is not None and (settings.effort.refits_margins or settings.keep_sums):
         margins = run.when(
             lambda: chose("margins"), _refit_margins, settings, features, choice, otherwise=None

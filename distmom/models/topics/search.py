@@ -177,7 +177,7 @@ class TopicSearch(TopicEstimator):
             Always.
         """
         raise UsageError(
-            f"{type(self).__name__}: expected a model that can be stored; store the moments, with "
+            f"{type(self).__name__}: cannot be saved; save the moments, with "
             "TopicMoments(n_parts=2), and search in these with fit_moments"
         )
 

@@ -1,4 +1,4 @@
-"""Rows in memory as estimators take them: arrays and tables, whose columns have names."""
+"""Rows in memory as estimators take them: arrays, and tables with named columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics of the corpus of a multi-label model: what its documents are about, and the labels of each topic.
+"""Topics of the corpus of a multi-label model: the words and the labels of each topic.
 
 The latent states of a multi-label model rank labels, and their most probable words are those of all documents.
 The topics here are those of `SpectralLDA` from one set of moments and a few passes of refinement, with a

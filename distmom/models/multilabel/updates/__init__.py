@@ -1,1 +1,1 @@
-"""Documents that are added to a fitted model or removed from it, by the sums that it keeps."""
+"""Updates of a fitted model: documents are added or removed by means of the sums that it keeps."""
