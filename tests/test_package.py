@@ -128,3 +128,11 @@ def test_tests_that_security_names_exist():
     named = re.findall(r"`((?:tests|deploy)/[\w./]+)`", text)
     assert len(named) > 5
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_the_package_runs_as_the_command():
+    found = subprocess.run(
+        [sys.executable, "-m", "distmom", "--help"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith("Usage: distmom [OPTIONS] COMMAND")
