@@ -1,5 +1,6 @@
 """Labels of other types, and one label per document, as classifiers of scikit-learn have them."""
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score, cross_vali
 from subjects import draw
 
 from distmom.errors import InputError, UsageError
-from distmom.models import MultiLabelMoM, load_model
+from distmom.models import ICA, MultiLabelMoM, SphericalMixture, load_model
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,19 @@ def test_cross_validation_takes_texts_and_lists_of_names(data):
     assert (cross_val_score(model, *data, cv=3) > 0.8).all()
     train, test, y_train, y_test = train_test_split(*data, random_state=0)
     assert model.fit(train, y_train).score(test, y_test) > 0.8
+
+
+def test_fitted_models_work_in_other_processes_of_joblib(data):
+    """joblib sends mapped arrays by the name of their file, and those of the fit are gone."""
+    rows = np.random.default_rng(0).laplace(size=(400, 6))
+    calls = [
+        (MultiLabelMoM(3, random_state=0).fit(*data).predict_proba, data[0]),
+        (SphericalMixture(2, random_state=0).fit(rows).predict_proba, rows),
+        (ICA(2, random_state=0).fit(rows).transform, rows),
+    ]
+    found = joblib.Parallel(n_jobs=2)(joblib.delayed(call)(X) for call, X in calls)
+    for (call, X), there in zip(calls, found, strict=True):
+        np.testing.assert_array_equal(call(X), there)
 
 
 def test_numbers_of_classes_are_labels_and_come_back_as_numbers(data, tmp_path):

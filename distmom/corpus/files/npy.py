@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import lzma
 import math
+import mmap
 import os
 import re
 import struct
@@ -16,7 +17,7 @@ import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from scipy import sparse
@@ -50,7 +51,7 @@ class NpyHeader:
 
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
-    order: str
+    order: Literal["C", "F"]
     offset: int
 
     @property
@@ -96,14 +97,25 @@ def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
         with open(path, "rb") as stream:
             header = read_npy_header(stream, str(path))
             size = os.fstat(stream.fileno()).st_size
-        if size != header.n_bytes:
-            raise StoreError(
-                f"{path}: cannot be read: expected {header.n_bytes} bytes for {header.dtype.str} of shape "
-                f"{header.shape}, got {size}"
+            if size != header.n_bytes:
+                raise StoreError(
+                    f"{path}: cannot be read: expected {header.n_bytes} bytes for {header.dtype.str} of shape "
+                    f"{header.shape}, got {size}"
+                )
+            return np.ndarray(
+                header.shape, header.dtype, map_bytes(stream, size), header.offset, order=header.order
             )
-        return np.memmap(path, header.dtype, "r", header.offset, header.shape, header.order)  # type: ignore[call-overload,no-any-return]
     except (OSError, ValueError, OverflowError) as error:
         raise StoreError(f"{path}: cannot be read: {error}") from error
+
+
+def map_bytes(stream: BinaryIO, size: int) -> mmap.mmap:
+    """Map the first bytes of an open file into memory, read-only; a ValueError if it has fewer, or if `size` is 0.
+
+    Arrays are made from these bytes, and not by `numpy.memmap`: joblib sends the latter to other processes by the
+    name of the file, but fitted models keep arrays of temporary runs, whose files have been removed.
+    """
+    return mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ)
 
 
 def member_of(archive: Any, name: str) -> np.ndarray:

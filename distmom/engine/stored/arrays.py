@@ -85,11 +85,9 @@ def release(array: np.ndarray) -> None:
     """Release the pages of a memory-mapped array or of a view of one (see `release_maps`); ignore other arrays."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
-        mapped = getattr(owner, "_mmap", None)
-        if mapped is not None:
-            mapped.madvise(mmap.MADV_DONTNEED)
-            return
         owner = owner.base
+    if isinstance(owner, mmap.mmap):
+        owner.madvise(mmap.MADV_DONTNEED)
 
 
 def map_file(path: str) -> np.ndarray:

@@ -24,6 +24,7 @@ from typing import IO, Any, Protocol
 import google_crc32c
 import numpy as np
 
+from distmom.corpus.files.npy import map_bytes
 from distmom.errors import StoreError
 
 #: name of the directory, next to those of passes, of files that may be overwritten
@@ -78,7 +79,8 @@ class ScratchArray:
     def load(self) -> np.ndarray:
         """Memory-map the array read-only; a StoreError if the file has changed."""
         try:
-            content = np.memmap(self.path, np.uint8, mode="r", shape=(self.n_bytes,))
+            with open(self.path, "rb") as stream:
+                content = np.frombuffer(map_bytes(stream, self.n_bytes), np.uint8)
         except (OSError, ValueError) as error:
             raise StoreError(f"{self.path}: a partial sum cannot be read: {error}") from error
         self._check(content, 0)
