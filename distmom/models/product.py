@@ -31,6 +31,7 @@ from distmom.moments.documents.product import (
 )
 from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.capabilities import Capability
+from distmom.spectral.densities import ComponentsOfRows
 from distmom.spectral.estimator import SpectralEstimator, place_parameter
 from distmom.spectral.parameters import parameter
 from distmom.spectral.pictures import bars
@@ -75,7 +76,7 @@ class ProductState:
     diagnostics: dict[str, Any] = value()
 
 
-class ProductMixture(SpectralEstimator):
+class ProductMixture(ComponentsOfRows, SpectralEstimator):
     """Mixture of documents whose words are present independently, given the component of the document.
 
     Moments of words of different thirds give a first solution, which needs no random starts. Iterations of

@@ -1,8 +1,8 @@
-"""Base classes of mixtures: likelihoods of rows, and for Gaussians probabilities, densities and samples."""
+"""Base classes of mixtures: components and likelihoods of rows, and for Gaussians densities and samples."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -14,6 +14,27 @@ from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs.checks import check_size
 from distmom.spectral.inputs.tables import rows_in_memory
 from distmom.spectral.posteriors import Posterior, posterior_of
+
+
+class ComponentsOfRows:
+    """Base class of models that assign each row to one component, with the method ``fit_predict``."""
+
+    if TYPE_CHECKING:
+
+        def fit(self, X: Any, y: Any = None) -> Self: ...
+
+        def predict(self, X: Any) -> np.ndarray: ...
+
+    def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
+        """Fit the model and return the component of every row, (n_rows,) int64, as ``fit(X).predict(X)`` does.
+
+        Parameters
+        ----------
+        X : array_like, or what else `fit` takes
+        y : None
+            Ignored.
+        """
+        return self.fit(X, y).predict(X)
 
 
 class ViewsLikelihood:
@@ -39,7 +60,7 @@ class ViewsLikelihood:
         return float(found.mean())
 
 
-class RowDensity(DensityMixin, SpectralEstimator):
+class RowDensity(ComponentsOfRows, DensityMixin, SpectralEstimator):
     """Base class of mixtures of Gaussians, with the rows of a component independent along the axes.
 
     Attributes

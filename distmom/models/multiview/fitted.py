@@ -20,13 +20,13 @@ from distmom.models.multiview.reading import (
     scores_of_model,
 )
 from distmom.moments.dense_rows import view_slices
-from distmom.spectral.densities import ViewsLikelihood
+from distmom.spectral.densities import ComponentsOfRows, ViewsLikelihood
 from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs.row_parts import checked_views
 from distmom.spectral.program.run import Run
 
 
-class FittedViews(ViewsLikelihood, SpectralEstimator):
+class FittedViews(ComponentsOfRows, ViewsLikelihood, SpectralEstimator):
     """Base class of `MultiView` with the methods that use the components; see there for attributes."""
 
     components_: np.ndarray
