@@ -115,3 +115,13 @@ def test_directions_without_weight_are_left_out_of_the_label_half():
     weighted = csr_array(rng.standard_normal((40, 3)) @ rng.standard_normal((3, 12)))
     left = np.linalg.qr(weighted.toarray()[:, :1])[0]
     assert regression._label_vectors(left, weighted, 8, 0).shape == (40, 2)
+
+
+@pytest.mark.parametrize("gram_labels", [1000, 10])
+def test_rounding_errors_are_no_label_half(gram_labels, monkeypatch):
+    """As where all documents are equal, or have few words: the other half of the basis has all weights."""
+    monkeypatch.setattr(regression, "GRAM_LABELS", gram_labels)
+    rng = np.random.default_rng(0)
+    for matrix in (rng.standard_normal((40, 3)) @ rng.standard_normal((3, 12)), np.full((40, 12), 3.0)):
+        left = np.linalg.svd(matrix)[0][:, :3]
+        assert regression._label_vectors(left, csr_array(matrix), 8, 0).shape == (40, 0)

@@ -121,11 +121,13 @@ def _label_vectors(left: np.ndarray, weighted: csr_array, k: int, seed: int) -> 
     """Return the k leading left singular vectors of a matrix (d, L) outside of the span of ``left``, or fewer."""
     if weighted.shape[1] <= GRAM_LABELS:
         within = (weighted.T @ left).T
-        gram = (weighted.T @ weighted).toarray() - within.T @ within
-        values, vectors = np.linalg.eigh(gram)
+        gram = (weighted.T @ weighted).toarray()
+        # The squares of singular values are known up to rounding errors of the whole matrix, which are all that is
+        # left if ``left`` spans its columns.
+        least = 1e-12 * gram.diagonal().max()
+        values, vectors = np.linalg.eigh(gram - within.T @ within)
         values, vectors = values[::-1][:k], vectors[:, ::-1][:, :k]
-        # The squares of singular values are known up to rounding errors of the largest.
-        vectors = vectors[:, values > 1e-12 * max(values[0], 0.0)]
+        vectors = vectors[:, values > least]
         u = weighted @ vectors - left @ (within @ vectors)
         return np.asarray(u / np.linalg.norm(u, axis=0))
     operator = LinearOperator(
@@ -137,7 +139,7 @@ def _label_vectors(left: np.ndarray, weighted: csr_array, k: int, seed: int) -> 
     initial = np.random.default_rng(seed).standard_normal(min(weighted.shape))
     u, s, _ = svds(operator, k=k, v0=initial, tol=1e-3, solver="arpack")
     order = np.argsort(-s, kind="stable")
-    return np.asarray(u[:, order[s[order] > 1e-10 * s.max()]])
+    return np.asarray(u[:, order[s[order] > 1e-10 * np.linalg.norm(weighted.data)]])
 
 
 def _orthonormalised(engine: Engine, tallies: Tallies, k: int) -> TallResult:
