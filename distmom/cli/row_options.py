@@ -87,7 +87,9 @@ def refuse_others(context: click.Context, *, format_: str | None = None, has_vie
     is_rows = format_ in ROW_FORMATS and not has_views
     reasons = dict.fromkeys(
         _OF_DOCUMENTS if is_rows else _OF_ROWS,
-        f"is for {'documents' if is_rows else 'rows and sequences'} only",
+        f"is for documents only, and {format_} is a format of rows and sequences"
+        if is_rows
+        else "is for rows and sequences only",
     )
     if has_views:
         reasons |= dict.fromkeys(_NOT_OF_VIEWS, "cannot be combined with --views")

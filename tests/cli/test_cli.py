@@ -120,7 +120,12 @@ def test_text_for_people_has_every_key(place, run):
         ("ingest {train.tsv} new --like {corpus} --workers 0", "not a model"),
         ("ingest {train.tsv} new --format svmlight", "give --zero-based or --one-based"),
         ("ingest {train.tsv} /proc/new --workers 0", "No such file or directory"),
-        ("ingest {corpus} new", "is not a file"),
+        ("ingest {corpus} new", "is not a file but a directory: expected one file"),
+        ("ingest - new --format tsv", "-: is not a file: expected one, as standard input and pipes cannot"),
+        (
+            "ingest /dev/null new --format tsv",
+            "/dev/null: is not a file: expected one, as standard input and pip",
+        ),
         ("info nothing", "nothing: there is no such directory"),
         ("verify nothing", "nothing: there is no such directory"),
         ("plan {corpus} -k 16", "n_components=16 is more than the 15 words"),

@@ -122,7 +122,10 @@ def test_a_factorial_hidden_markov_model_of_a_file(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("ingest", "x.npy", "c", "--min-df", 3), "--min-df: is for documents only"),
+        (
+            ("ingest", "x.npy", "c", "--min-df", 3),
+            "--min-df: is for documents only, and npy is a format of rows",
+        ),
         (("ingest", "x.csv", "c", "--lengths", "l.npy"), "--lengths: is for rows and sequences only"),
         (
             ("ingest", "t.tsv", "c", "--views", "sentences", "--min-count", 2),

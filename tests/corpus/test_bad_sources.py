@@ -102,7 +102,7 @@ def test_invalid_headers_of_xmc_are_refused(tmp_path, content, message):
     ("name", "content", "message"),
     [
         ("x.tsv", "a\tone\nno tab\n", r":2: line: expected labels, a tab and a text"),
-        ("x.tsv", "a\tone\na,,b\ttwo\n", r":2: label: expected a name"),
+        ("x.tsv", "a\tone\na,,b\ttwo\n", r":2: label: expected a name that is not empty"),
         ("x.tsv", "a\tone\nb\x01\ttwo\n", r":2: label: expected a name without control"),
         ("x.tsv", b"a\tone\nb\tt\xffwo\n", r":2: encoding: expected UTF-8, got bytes b'.xff"),
         ("x.tsv", "a\tone\nb\tt\0wo\n", r":2: content: expected text, got a NUL byte"),
@@ -110,7 +110,21 @@ def test_invalid_headers_of_xmc_are_refused(tmp_path, content, message):
         ("x.txt", "", r"at least one document"),
         ("x.tsv", "a\tone\nb\ttwo\n", r"vocabulary: expected a word in at least 2"),
         ("x.jsonl", '{"text": "one"}\n{"text": \n', r":2: line: expected a JSON object"),
-        ("x.jsonl", '{"text": "one"}\n[1]\n', r":2: line: expected a JSON object, got list"),
+        (
+            "x.jsonl",
+            '{"text": "one"}\n[1]\n',
+            r":2: line: expected a JSON object, got list: write one object per",
+        ),
+        (
+            "x.jsonl",
+            '[\n {"text": "one"}]\n',
+            r":1: line: expected a JSON object, got text that is no JSON \(Exp",
+        ),
+        (
+            "x.tsv",
+            "a\t😀 😃\nb\t12 34\n",
+            r"vocabulary: [^#]* got no word in 2 documents \(texts are split into",
+        ),
         ("x.jsonl", "[" * 100_000 + "\n", r":1: line: expected a JSON object"),
         ("x.jsonl", '{"labels": []}\n', r":1: field 'text': expected text, got fields \['labels'\]"),
         ("x.jsonl", '{"text": 5}\n', r":1: field 'text': expected text, got int"),

@@ -207,6 +207,11 @@ def test_format_is_determined_by_the_file_name():
         detect_format("x.dat")
 
 
+def test_lines_of_fasttext_are_not_taken_for_texts(tmp_path):
+    with pytest.raises(UsageError, match=r"x\.txt: lines begin with __label__, as for fastText: write"):
+        make(tmp_path, "__label__a __label__b one two\n__label__a one two\n", "x.txt")
+
+
 def check_repair(tmp_path, content, kind, line, name="data.xmc.txt", count=1, **options):
     corpus = make(tmp_path, content, name, **options)
     assert corpus.warnings == {kind: count}

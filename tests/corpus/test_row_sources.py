@@ -231,7 +231,11 @@ def test_long_fields_of_text_are_read(tmp_path):
         ({"a": [1.0, 2.0], "g": [1.0, np.nan]}, {"group_column": "g"}, "row 1, column 'g': expected a group"),
         ({"a": [1.0], "g": [[1]]}, {"group_column": "g"}, "column 'g': expected single values, got list"),
         ({"a": [[1.0]]}, {}, "column 'a': expected single values, got list"),
-        ({"a": ["x"]}, {}, "column 'a': expected numbers, got string"),
+        (
+            {"a": ["x"]},
+            {},
+            "column 'a': expected numbers, got string (documents with texts are read from jsonl",
+        ),
         ({"g": ["x"]}, {"group_column": "g"}, "columns of numbers: expected at least one, got none"),
     ],
 )

@@ -211,7 +211,7 @@ def test_what_is_not_a_list_of_texts_or_labels_is_refused(data, fitted):
         ((["a b", np.nan, "c"], labels), InputError, r"X:1: document: expected a text, got nan \(float\)"),
         ((texts, labels[:5]), InputError, "number of rows: expected 240 as in X, got 5"),
         ((texts, [*labels[:-1], 3]), InputError, "y:239: labels: expected a name or a list of names, got 3"),
-        ((texts, [*labels[:-1], [""]]), InputError, "y:239: label: expected a name without control"),
+        ((texts, [*labels[:-1], [""]]), InputError, "y:239: label: expected a name that is not empty"),
         ((texts, [0.5] * 240), UsageError, r"expected names or whole numbers of labels, or a matrix .* \(240,\)"),
         ((texts, [[1], [1, 2]] * 120), InputError, "Unknown label type: y: expected names or a matrix"),
         ((texts, [[0, 1], [3, 0]] * 120), InputError, "y: value in row 1, column 0: expected 0 or 1 .*, got 3; "),

@@ -147,15 +147,18 @@ def word_columns(
                 survey.document_frequency, survey.n_documents, tokenizer.min_df, tokenizer.max_df
             )
             if not fixed:
-                raise InputError.at(
-                    spec.path,
-                    None,
-                    "vocabulary",
-                    f"a word in at least {tokenizer.min_df} and at most {tokenizer.max_df} "
-                    f"{'of all' if isinstance(tokenizer.max_df, float) else ''} documents".replace("  ", " "),
-                    f"{len(survey.document_frequency)} words in {survey.n_documents} documents, "
-                    "none within the bounds",
+                n_words, n_documents = len(survey.document_frequency), survey.n_documents
+                bounds = (
+                    f"{tokenizer.max_df} of all" if isinstance(tokenizer.max_df, float) else tokenizer.max_df
                 )
+                expected = f"a word in at least {tokenizer.min_df} and at most {bounds} documents"
+                got = f"{n_words} words in {n_documents} documents, none within the bounds"
+                if not n_words:
+                    got = (
+                        f"no word in {n_documents} documents (texts are split into runs of letters, unless the "
+                        "analyzer is 'char')"
+                    )
+                raise InputError.at(spec.path, None, "vocabulary", expected, got)
         elif like is None and not len(fixed):
             raise InputError.at("vocabulary", None, "content", "at least one word", "none")
         return Columns(len(fixed), list(fixed), {word: i for i, word in enumerate(fixed)})

@@ -84,6 +84,11 @@ def _format_of_text(path: str) -> str | None:
     first = lines.decode("utf-8", "replace")
     if re.fullmatch(r"\s*\d+ \d+ \d+\s*", first):
         return "xmc"
+    if first.lstrip().startswith("__label__"):
+        raise UsageError(
+            f"{path}: lines begin with __label__, as for fastText: write label,label<TAB>text to a .tsv file "
+            "(--format lines takes the labels for words)"
+        )
     # A row of numbered columns has entries such as 7:2.5, after one field of labels at most and up to a comment.
     # In a text, a time such as 3:30 has other words around it. Labels before a text have a tab.
     fields = first.partition("#")[0].split()

@@ -129,7 +129,8 @@ def _shard(spec: RowSpec, pieces: _Pieces, names: list[str], cut: Slice) -> Laye
         _refuse_missing(spec.path, name, column, first, "a finite number")
         values = column.to_numpy(zero_copy_only=False)
         if values.dtype.kind not in "iubf":
-            raise InputError.at(spec.path, None, f"column {name!r}", "numbers", str(column.type))
+            got = f"{column.type} (documents with texts are read from jsonl, csv and tsv)"
+            raise InputError.at(spec.path, None, f"column {name!r}", "numbers", got)
         columns.append(values)
     # float32 if all columns are float32; the check reports the row of a value that is not finite.
     rows, kind, width = checked_rows_of_layer(np.stack(columns, axis=1), spec.path, None, first)

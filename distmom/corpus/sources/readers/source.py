@@ -230,10 +230,17 @@ def check_file(path: str, *, may_be_folder: bool = False) -> None:
     """Raise UsageError unless there is such a file, or such a directory if the source may be one."""
     if is_url(path):
         raise UsageError(f"{path}: expected a source on a file system, got a URL: download it first")
-    if not os.path.exists(path):
-        raise UsageError(f"{path}: there is no such file")
-    if not (may_be_folder or os.path.isfile(path)):
-        raise UsageError(f"{path}: is not a file")
+    exists = os.path.exists(path)
+    if exists and (may_be_folder or os.path.isfile(path)):
+        return
+    if os.path.isdir(path):
+        raise UsageError(f"{path}: is not a file but a directory: expected one file")
+    if exists or path == "-":
+        raise UsageError(
+            f"{path}: is not a file: expected one, as standard input and pipes cannot be read again after an "
+            "interruption"
+        )
+    raise UsageError(f"{path}: there is no such file")
 
 
 def open_source(path: str) -> BinaryIO:

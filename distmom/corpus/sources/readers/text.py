@@ -278,9 +278,13 @@ def json_objects(tally: Tally, chunk: Chunk, text_field: str) -> Iterator[tuple[
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError.at(tally.path, number, "line", "a JSON object", str(error)) from error
+            got = f"text that is no JSON ({error})"
+            raise InputError.at(tally.path, number, "line", "a JSON object", got) from error
         if not isinstance(entry, dict):
-            raise InputError.at(tally.path, number, "line", "a JSON object", type(entry).__name__)
+            remedy = (
+                ": write one object per line, without an array around them" if isinstance(entry, list) else ""
+            )
+            raise InputError.at(tally.path, number, "line", "a JSON object", type(entry).__name__ + remedy)
         text = entry.get(text_field)
         if not isinstance(text, str):
             other = "null" if text is None else type(text).__name__
@@ -364,7 +368,11 @@ def name_labels(part: Part, tally: Tally, labels: list[list[str]], lines: Sequen
     for name, line in zip(numbering, part.label_lines, strict=True):
         if not name or not is_plain(name):
             raise InputError.at(
-                tally.path, int(line), "label", "a name without control characters", repr(name)[:80]
+                tally.path,
+                int(line),
+                "label",
+                "a name without control characters" if name else "a name that is not empty",
+                repr(name)[:80],
             )
     for row in rows.repeated:
         tally.repair("duplicate_labels", lines[int(row)], "one twice")
