@@ -8,6 +8,7 @@ from helpers import carried_out, planted_corpus
 from numpy.testing import assert_allclose
 from scipy.sparse import vstack
 from sklearn.feature_extraction.text import TfidfTransformer
+from threadpoolctl import threadpool_limits
 
 from distmom.corpus import MemoryCorpus
 from distmom.engine import Selection, open_engine
@@ -155,3 +156,17 @@ def test_a_label_of_all_documents_ranks_first_and_one_of_none_hardly_ever_before
     # So has a document without any known word, which has no other score.
     blank = model.decision_function(np.zeros((1, 120), int))[0]
     assert (blank.argmax(), blank.argmin()) == (10, 11)
+
+
+def test_scores_in_memory_are_the_same_bits_for_any_number_of_threads():
+    rng = np.random.default_rng(0)
+    topics, labels = rng.dirichlet(np.full(800, 0.05), 40), rng.dirichlet(np.full(150, 0.05), 40)
+    states = rng.integers(0, 40, 1500)
+    X = np.stack([rng.multinomial(20, topics[h]) for h in states])
+    Y = np.stack([rng.multinomial(3, labels[h]) for h in states]) > 0
+    model = MultiLabelMoM(60, head="ridge", random_state=0).fit(X, Y)
+    found = []
+    for n_threads in (1, 2):
+        with threadpool_limits(n_threads):
+            found.append((model.decision_function(X).tobytes(), model.predict_top(X, 5)[1].tobytes()))
+    assert found[0] == found[1]

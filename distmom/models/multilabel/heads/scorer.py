@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from distmom.blas import one_blas_thread
 from distmom.corpus import Block
 from distmom.errors import UsageError
 from distmom.models.multilabel.blend.stack import Stack, probability
@@ -122,6 +123,7 @@ class Scorer(Heads):
         """Number of dense matrices of scores that are held at a time."""
         return self.blend.n_matrices
 
+    @one_blas_thread()
     def scores(self, query: Query) -> np.ndarray:
         """Return the scores of all labels, (n, L) float32, by the blend, multiplied by factors of labels."""
         out, _ = self.blend.scores(self, query)
@@ -148,6 +150,7 @@ class Scorer(Heads):
         """Whether `top` finds the best labels without a dense matrix of scores."""
         return self.label_factor is None and self.blend.ranks_alone
 
+    @one_blas_thread()
     def top(self, block: Block, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best labels of documents and their scores, (n, k) each; ties by smaller label."""
         if self.ranks_alone:
