@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -20,7 +19,7 @@ from distmom.cli.options import (
 )
 from distmom.cli.progress import PassProgress
 from distmom.cli.row_options import refuse_others, row_arguments, row_options
-from distmom.cli.shared import check_source, columns_of, describe_corpus, load_model_that, open_workers, show
+from distmom.cli.shared import check_source, describe_corpus, load_model_that, open_workers, show
 from distmom.corpus import copy_corpus, ingest, ingest_rows, ingest_sentences
 from distmom.corpus.sources.row_formats import ROW_FORMATS, detect_row_format
 from distmom.corpus.sources.tokenize import ANALYZERS
@@ -210,8 +209,8 @@ def _count_or_share(text: str, flag: str) -> int | float:
         raise UsageError(f"{flag}: expected a number of documents or a share, got {text!r}") from None
 
 
-def _like_model(path: str | None, capability: Capability) -> SimpleNamespace | None:
-    """Return the columns of the model at a path; None without a path."""
+def _like_model(path: str | None, capability: Capability) -> Any:
+    """Return the model that is stored at a path; None without a path."""
     if path is None:
         return None
-    return columns_of(load_model_that(path, capability))
+    return load_model_that(path, capability)

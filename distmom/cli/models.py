@@ -22,7 +22,7 @@ from distmom.cli.options import (
     quiet_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import columns_of, load_model_that, open_source, open_workers, show, topic_line
+from distmom.cli.shared import load_model_that, open_source, open_workers, show, topic_line
 from distmom.cli.terminal import say
 from distmom.corpus import ingest
 from distmom.errors import UsageError
@@ -76,7 +76,7 @@ def predict(
     with (
         PassProgress(quiet=cluster.quiet) as progress,
         open_workers(cluster) as executor,
-        open_source(src, columns_of(fitted), executor, options) as corpus,
+        open_source(src, fitted, executor, options) as corpus,
     ):
         result = predict_corpus(
             fitted, corpus, out, top=top, threshold=threshold, labels=labels, fill=fill, output_format=output_format,
@@ -149,7 +149,7 @@ def evaluate(
     with (
         PassProgress(quiet=cluster.quiet) as progress,
         open_workers(cluster) as executor,
-        open_source(src, columns_of(fitted), executor, options) as corpus,
+        open_source(src, fitted, executor, options) as corpus,
     ):
         metrics = evaluate_model(
             fitted, corpus, client=executor, memory_limit=cluster.memory_limit, observer=progress, **of_labels
@@ -250,7 +250,7 @@ def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
         model = MultiLabelMoM(100).fit_corpus(corpus, client=executor, observer=progress)
         model.save(out / "model", overwrite=True)
         held_out = ingest(
-            test, out / "test", format="tsv", labels=labels, like=columns_of(model), overwrite=True,
+            test, out / "test", format="tsv", labels=labels, like=model, overwrite=True,
             shard_documents=5000, map=executor.map,
         )  # fmt: skip
         metrics = evaluate_corpus(model, held_out, client=executor, observer=progress)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -103,13 +102,6 @@ def check_source(src: str, format_: str | None, zero_based: bool | None) -> None
         )
 
 
-def columns_of(model: Any) -> SimpleNamespace:
-    """Return the words, labels and text settings of a model, for a corpus that is ingested in the same way."""
-    return SimpleNamespace(
-        vocabulary=model.vocabulary_, label_names=model.label_names_, settings=model.settings_
-    )
-
-
 def open_views(path: str, groups: str | None) -> ViewCorpus:
     """Open a file of views and the file of their groups.
 
@@ -139,10 +131,8 @@ def open_input(path: str, model: str, groups: str | None) -> Corpus | LayeredCor
 
 
 @contextmanager
-def open_source(
-    src: str, like: SimpleNamespace | Corpus, executor: Executor, options: dict[str, Any]
-) -> Iterator[Corpus]:
-    """Open a corpus, or read a file with the vocabulary of a model or a corpus into a temporary one."""
+def open_source(src: str, like: Any, executor: Executor, options: dict[str, Any]) -> Iterator[Corpus]:
+    """Open a corpus, or read a file into a temporary one, with the vocabulary of a fitted model or a corpus."""
     if is_url(src) or Path(src).is_dir():
         yield open_words(src)
         return

@@ -25,7 +25,7 @@ from distmom.cli.options import (
 )
 from distmom.cli.parameters import flag, given, parameter_options, table
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import columns_of, open_source, open_views, open_workers, show, topic_line
+from distmom.cli.shared import open_source, open_views, open_workers, show, topic_line
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus, open_words
 from distmom.errors import NumericalError, UsageError
@@ -106,7 +106,7 @@ def transform(
     with (
         PassProgress(quiet=cluster.quiet) as progress,
         open_workers(cluster) as executor,
-        open_source(src, columns_of(fitted), executor, options) as corpus,
+        open_source(src, fitted, executor, options) as corpus,
     ):
         result = transform_corpus(
             fitted, corpus, out, method=method or "vb", output_format=output_format, client=executor, memory_limit=cluster.memory_limit, observer=progress,

@@ -10,7 +10,7 @@ from sklearn.compose import ColumnTransformer
 from sklearn.utils.estimator_checks import check_dataframe_column_names_consistency
 from subjects import WORDS, draw
 
-from distmom.corpus import MemoryCorpus, ingest, text_corpus
+from distmom.corpus import MemoryCorpus, ingest, ingest_rows, text_corpus
 from distmom.errors import InputError, UsageError
 from distmom.models import (
     AnchorTopics,
@@ -19,6 +19,7 @@ from distmom.models import (
     ProductMixture,
     SingleTopic,
     SpectralLDA,
+    SphericalMixture,
     TopicMoments,
     TopicSearch,
     load_model,
@@ -300,3 +301,34 @@ def test_a_second_fit_keeps_no_states_of_the_first(data, tmp_path):
         model.topics()
     model.save(tmp_path / "model")
     assert not hasattr(load_model(tmp_path / "model"), "components_")
+
+
+def test_sources_are_read_like_a_fitted_model(data, fitted, ingested, tmp_path):
+    texts, labels = data
+    source = tmp_path / "new.jsonl"
+    lines = [json.dumps({"text": t, "labels": y}) for t, y in zip(texts[:50], labels[:50], strict=True)]
+    source.write_text(
+        "".join(f"{line}\n" for line in [*lines, json.dumps({"text": "a zebra", "labels": ["zoo"]})])
+    )
+    fitted.save(tmp_path / "model")
+    expected = ingest(source, tmp_path / "corpus", like=ingested)
+    for number, model in enumerate((fitted, load_model(tmp_path / "model"))):
+        found = ingest(source, tmp_path / str(number), like=model)
+        assert found.digest == expected.digest
+        assert found.label_names == [*model.label_names_, "zoo"]
+    in_memory = text_corpus(texts[:50], labels[:50], like=fitted)
+    assert (in_memory.vocabulary, in_memory.label_names) == (fitted.vocabulary_, fitted.label_names_)
+    for like in (MultiLabelMoM(3), "model"):
+        with pytest.raises(
+            UsageError, match=f"like: expected a corpus or a fitted model, got {type(like).__name__}"
+        ):
+            text_corpus(texts, like=like)
+
+
+def test_tables_are_read_like_a_fitted_model(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((60, 3)) + np.repeat([0.0, 9.0], 30)[:, None]
+    table = pd.DataFrame(rows, columns=["x", "y", "z"])
+    model = SphericalMixture(2, random_state=0).fit(table)
+    table[["z", "x", "y"]].to_csv(tmp_path / "x.csv", index=False)
+    corpus = ingest_rows(tmp_path / "x.csv", tmp_path / "corpus", format="table", like=model)
+    assert corpus.vocabulary == ["x", "y", "z"]

@@ -6,14 +6,15 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 import numpy as np
 
 from distmom.corpus.sources.readers.part import Summary, Unlabelled, lookup
 from distmom.corpus.sources.readers.spec import Spec
 from distmom.corpus.sources.tokenize import choose_words, unspaced_phrase
-from distmom.errors import InputError
+from distmom.errors import InputError, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,20 @@ class Named(Protocol):
 
     @property
     def settings(self) -> dict[str, object]: ...
+
+
+def named(like: Any) -> Any:
+    """Return the columns and settings of a corpus or of a fitted model; a UsageError for anything else.
+
+    A corpus and None are returned as they are. A fitted model has the attributes of `Named` with an underscore.
+    """
+    if like is None or hasattr(like, "vocabulary"):
+        return like
+    if not hasattr(like, "vocabulary_"):
+        raise UsageError(f"like: expected a corpus or a fitted model, got {type(like).__name__}")
+    return SimpleNamespace(
+        vocabulary=like.vocabulary_, label_names=getattr(like, "label_names_", []), settings=like.settings_
+    )
 
 
 @dataclass

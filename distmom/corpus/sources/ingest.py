@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from distmom.corpus.names import check_names
-from distmom.corpus.sources.columns import Named
+from distmom.corpus.sources.columns import Named, named
 from distmom.corpus.sources.formats import FORMATS, WITH_FIELDS, checked_format
 from distmom.corpus.sources.pipeline import Job, Map, Progress
 from distmom.corpus.sources.readers.documents import open_documents
@@ -48,7 +48,7 @@ def ingest(
     shard_documents: int = 20_000,
     strict: bool = False,
     overwrite: bool = False,
-    like: Named | None = None,
+    like: Any = None,
     zero_based: bool | None = None,
     text_field: str = "text",
     labels_field: str = "labels",
@@ -95,7 +95,7 @@ def ingest(
     overwrite : bool, default=False
         Replace an existing corpus, once the new one is complete.
     like : object, optional
-        A corpus or model that provides vocabulary, label names and tokenizer. Unknown words are counted and
+        A corpus or fitted model that provides vocabulary, label names and tokenizer. Unknown words are counted and
         left out; unknown labels are appended after the known ones.
     zero_based : bool, optional
         Whether the source numbers words from 0. Required for ``svmlight``, unused otherwise.
@@ -127,6 +127,7 @@ def ingest(
         If arguments are invalid or contradict each other, or the destination exists or is being written to.
     """
     path = os.fspath(source)
+    like = named(like)
     name = checked_format(path, format)
     kind = FORMATS[name]
     if label_source is not None and name not in ("xmc", "npz"):

@@ -17,6 +17,7 @@ from distmom.corpus.layers import CONTEXT_ROWS, Layer, check_layer_name
 from distmom.corpus.names import check_names
 from distmom.corpus.open import open_layers
 from distmom.corpus.rows import as_array
+from distmom.corpus.sources.columns import named
 from distmom.corpus.sources.formats import detect_format
 from distmom.corpus.sources.ingest import stop_word_list
 from distmom.corpus.sources.pipeline import Map, Progress
@@ -91,8 +92,8 @@ def ingest_rows(
         Number of letters at the end of a rare symbol that determine its class ``<rare-SUFFIX>``, if the class has
         ``min_count`` occurrences; with 0, all rare symbols are in the class ``<rare>``.
     like : object, optional
-        A corpus or model that provides, by ``vocabulary`` and ``settings``, the symbols of texts, the names of the
-        columns or symbols of arrays, or the columns of tables. By default they are those of the source.
+        A corpus or fitted model that provides the symbols of texts, the names of the columns or symbols of arrays,
+        or the columns of tables. By default they are those of the source.
     shard_rows : int, optional
         Largest number of rows of a shard, at least 8; by default as many as take about 32 MiB, at most 1,048,576.
         Longer units of arrays are cut.
@@ -147,7 +148,7 @@ def ingest_rows(
         whole_number("rare_suffix", rare_suffix, 0) or 0, None, strict,
     )  # fmt: skip
     if like is not None:
-        spec = spec_like(spec, like, options)
+        spec = spec_like(spec, named(like), options)
     if options == OF_ARRAYS and layer in spec.names:
         n_names = len(spec.names[layer])
         if spec.n_symbols not in (None, n_names):
@@ -200,7 +201,7 @@ def ingest_sentences(
     text_field : str, default "text"
         Field of JSON objects.
     like : object, optional
-        A corpus or model that provides the words, by ``vocabulary``; learned by default.
+        A corpus or fitted model that provides the words; learned by default.
     shard_documents : int, default 20_000
         Largest number of documents of a shard.
     strict : bool, default False
@@ -230,7 +231,7 @@ def ingest_sentences(
     tokenizer = Tokenizer(min_df, max_df, stop_word_list(stop_words))
     if like is None:
         warn_of_lost_words(tokenizer, ())
-    words = None if like is None else tuple(like.vocabulary)
+    words = None if like is None else tuple(named(like).vocabulary)
     spec = SentenceSpec(path, tokenizer, text_field, words, shard_documents, strict)
     fingerprint = _fingerprint(
         [state_of(path), tokenizer.settings(), text_field, words and list(words), shard_documents]

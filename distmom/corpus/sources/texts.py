@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.sparse import csr_array
 
 from distmom.corpus.memory import MemoryCorpus
-from distmom.corpus.sources.columns import Named, Survey, label_columns, word_columns
+from distmom.corpus.sources.columns import Survey, label_columns, named, word_columns
 from distmom.corpus.sources.ingest import given_names, stop_word_list, tokenizer_of
 from distmom.corpus.sources.readers.part import Part, renumber
 from distmom.corpus.sources.readers.source import Tally
@@ -41,7 +41,7 @@ def text_corpus(
     token_pattern: str | None = None,
     ngram_min: int = 1,
     analyzer: str = "word",
-    like: Named | None = None,
+    like: Any = None,
     shard_documents: int = 20_000,
 ) -> MemoryCorpus:
     """Return texts in memory as a corpus.
@@ -73,7 +73,7 @@ def text_corpus(
     analyzer : {"word", "char", "char_wb"}, default="word"
         How text is split into words or n-grams of characters, see `Tokenizer`.
     like : object, optional
-        A corpus or model that provides vocabulary, label names and tokenizer, as in `ingest`.
+        A corpus or fitted model that provides vocabulary, label names and tokenizer, as in `ingest`.
     shard_documents : int, default=20_000
         Maximum number of documents in a shard.
 
@@ -93,6 +93,7 @@ def text_corpus(
     found = as_texts(texts if isinstance(texts, str) or hasattr(texts, "__len__") else list(texts))
     if found is None:
         raise InputError.at("texts", None, "type", "a list of strings", type(texts).__name__)
+    like = named(like)
     tokenizer = tokenizer_of(like) or Tokenizer(
         min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern,
         ngram_min, analyzer,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -95,10 +94,7 @@ def documents_in_memory(model: Any, X: Any, min_samples: int = 0) -> MemoryCorpu
                 "was not fitted to texts and has no tokenizer"
             )
         _check_number(texts, min_samples)
-        like = SimpleNamespace(
-            vocabulary=model.vocabulary_, label_names=model.label_names_, settings=model.settings_
-        )
-        corpus = text_corpus(texts, like=like, shard_documents=max(1, len(texts)))
+        corpus = text_corpus(texts, like=model, shard_documents=max(1, len(texts)))
         _warn_of_unknown(corpus)
         return corpus
     check_column_names(model, X)
