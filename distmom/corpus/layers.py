@@ -131,6 +131,15 @@ class AnyCorpus(Protocol):
         """Read everything and return the problems found."""
 
 
+def refuse_corpus(X: Any, name: str = "X") -> None:
+    """Raise a UsageError if a corpus is given in place of documents or rows."""
+    if hasattr(X, "layers") and hasattr(X, "shards"):
+        raise UsageError(
+            f"{name}: expected documents or rows, got a corpus, which is for fit_corpus, for predict_corpus and "
+            "transform_corpus of distmom.predict, and for distmom.evaluate"
+        )
+
+
 def check_corpus(corpus: Any) -> None:
     """Check that an argument is a corpus; else a UsageError."""
     if hasattr(corpus, "layers") and hasattr(corpus, "shards"):

@@ -16,6 +16,7 @@ from distmom.corpus.layers import (
     Layer,
     RowShard,
     cut_units,
+    refuse_corpus,
     row_bytes_of,
     rows_per_shard,
     select_layers,
@@ -202,6 +203,7 @@ def starts_of(lengths: Any, n_rows: int, name: str = "lengths") -> np.ndarray:
 
 def as_array(values: Any, name: str) -> np.ndarray:
     """Return values as an array; an InputError if they are lists of different lengths, or some are masked."""
+    refuse_corpus(values, name)
     refuse_masked(values, name)
     try:
         return np.asarray(plain_values(values))

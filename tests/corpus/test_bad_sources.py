@@ -132,7 +132,11 @@ def test_invalid_headers_of_xmc_are_refused(tmp_path, content, message):
         ("x.jsonl", '{"text": "one", "label": {"a": 1}}\n', r":1: field 'label': expected a name or whole"),
         ("x.jsonl", '{"text": "one", "labels": [true]}\n', r":1: field 'labels': expected a name or whole"),
         ("x.jsonl", '{"text": "one", "labels": ["a\\nb"]}\n', r":1: label"),
-        ("x.csv", "labels,words\na,b\n", r":1: header: expected a field 'text'"),
+        (
+            "x.csv",
+            "labels,words\na,b\n",
+            r":1: header: expected a field 'text' \(--text-field\), or --format table for",
+        ),
         ("x.csv", "", r":1: header"),
         ("x.csv", "text,text\na,b\n", r":1: header: expected unique names, got 'text' twice"),
         ("x.csv", "id;text\na;b\n", r":1: header: expected fields separated by commas, one of them 'text'"),

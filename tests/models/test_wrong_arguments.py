@@ -52,6 +52,29 @@ def test_what_is_not_a_corpus_is_refused(labelling, topics, tmp_path, corpus, fo
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_corpus_in_place_of_documents_or_rows_is_refused(labelling, topics):
+    corpus = text_corpus(TEXTS, LABELS)
+    rows = distmom.SphericalMixture(2, random_state=0).fit(np.random.default_rng(0).standard_normal((60, 3)))
+    for use in (
+        distmom.MultiLabelMoM(2).fit,
+        labelling.predict,
+        labelling.decision_function,
+        distmom.SpectralLDA(2).fit,
+        topics.transform,
+        distmom.SphericalMixture(2).fit,
+        rows.predict,
+        distmom.ICA(2).fit,
+        distmom.HiddenMarkov(2).fit,
+        distmom.MultiView(2, widths="1,1,1").fit,
+        distmom.ProductMixture(2).fit,
+        distmom.LatentNetwork(2).fit,
+    ):
+        with pytest.raises(
+            UsageError, match=r"X: expected documents or rows, got a corpus, which is for fit_corpus"
+        ):
+            use(corpus)
+
+
 def test_what_is_not_a_model_is_refused(tmp_path):
     corpus = text_corpus(TEXTS, LABELS)
     for use in (

@@ -9,6 +9,7 @@ from scipy import sparse
 
 from distmom.corpus import RowCorpus
 from distmom.corpus.block import refuse_masked
+from distmom.corpus.layers import refuse_corpus
 from distmom.errors import InputError
 from distmom.spectral.inputs.tables import corpus_of_rows
 
@@ -20,6 +21,7 @@ def sequences_in_memory(
 
     A column of integers holds values where steps are known to be ``dense``.
     """
+    refuse_corpus(X)
     refuse_masked(X, "X")
     try:
         given = X if sparse.issparse(X) else np.asarray(X)

@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.utils import ClassifierTags
 
 from distmom.corpus import Corpus, MemoryCorpus
+from distmom.corpus.layers import refuse_corpus
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.multilabel.assembly import HeadSettings
@@ -247,6 +248,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
 
     def _fit(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> MultiLabelMoM:
         """Fit the model to documents in memory, with labels that documents may have; see `partial_fit`."""
+        refuse_corpus(X)
         if y is None:
             raise UsageError("requires y to be passed, but the target y is None: MultiLabelMoM needs labels")
         targets, form = checked_targets(y)

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_array, check_non_negative
 
 from distmom.corpus.block import refuse_masked
-from distmom.corpus.layers import check_corpus
+from distmom.corpus.layers import check_corpus, refuse_corpus
 from distmom.errors import InputError, UsageError
 from distmom.spectral.parameters import Parameter
 
@@ -32,6 +32,7 @@ def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
     InputError
         If scikit-learn's checks fail, or a value is masked or negative.
     """
+    refuse_corpus(X)
     refuse_masked(X, "X")
     try:
         X = check_array(X, accept_sparse="csr", ensure_min_samples=min_samples, input_name="X")
@@ -58,6 +59,7 @@ def checked_dense(X: Any, min_samples: int, name: str = "X") -> np.ndarray:
     InputError
         If scikit-learn's checks fail, or a value is masked.
     """
+    refuse_corpus(X, name)
     refuse_masked(X, name)
     try:
         found = check_array(

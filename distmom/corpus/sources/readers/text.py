@@ -83,6 +83,8 @@ def _check_header(spec: Spec, names: list[str]) -> None:
             expected = f"a field {name!r} ({option})"
             if len(names) == 1 and any(other in names[0] for other in ";\t"):
                 expected = f"fields separated by commas, one of them {name!r} ({option})"
+            elif name == Spec.text_field:
+                expected += ", or --format table for rows of numbers"
             raise InputError.at(spec.path, 1, "header", expected, repr(names)[:200])
 
 
