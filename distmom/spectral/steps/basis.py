@@ -379,7 +379,9 @@ def _at_once(whole: Mapping[str, np.ndarray], isotropic: tuple[float, int] | Non
             # The distance has no unit; without one the squares cannot overflow.
             unit = float(np.abs(S).max()) or 1.0
             scaled = S / unit
-            error = _distance(None if inner is None else inner / unit, scaled.T @ scaled, shift / unit, isotropic)
+            error = _distance(
+                None if inner is None else inner / unit, scaled.T @ scaled, shift / unit, isotropic
+            )
         basis = orthonormalise([S]).slabs[0]
         found = _in_memory(D * basis)
         if N is None:
