@@ -102,20 +102,39 @@ def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
                     f"{path}: cannot be read: expected {header.n_bytes} bytes for {header.dtype.str} of shape "
                     f"{header.shape}, got {size}"
                 )
-            return np.ndarray(
-                header.shape, header.dtype, map_bytes(stream, size), header.offset, order=header.order
-            )
+            mapped = map_bytes(stream, size)
+            return np.ndarray(header.shape, header.dtype, mapped, header.offset, order=header.order)
     except (OSError, ValueError, OverflowError) as error:
         raise StoreError(f"{path}: cannot be read: {error}") from error
 
 
-def map_bytes(stream: BinaryIO, size: int) -> mmap.mmap:
-    """Map the first bytes of an open file into memory, read-only; a ValueError if it has fewer, or if `size` is 0.
+class MappedFile(mmap.mmap):
+    """The bytes of a file, mapped into memory.
 
     Arrays are made from these bytes, and not by `numpy.memmap`: joblib sends the latter to other processes by the
     name of the file, but fitted models keep arrays of temporary runs, whose files have been removed.
+
+    Attributes
+    ----------
+    path : str
     """
-    return mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ)
+
+    path: str
+
+
+def map_bytes(stream: BinaryIO, size: int) -> MappedFile:
+    """Map the first bytes of an open file, read-only; a ValueError if it has fewer, or if `size` is 0."""
+    mapped = MappedFile(stream.fileno(), size, access=mmap.ACCESS_READ)
+    mapped.path = os.fspath(stream.name)
+    return mapped
+
+
+def mapped_file(array: np.ndarray) -> mmap.mmap | None:
+    """Return the bytes of a file that an array or a view of one is made from; None for other arrays."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return owner if isinstance(owner, mmap.mmap) else None
 
 
 def member_of(archive: Any, name: str) -> np.ndarray:

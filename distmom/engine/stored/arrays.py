@@ -22,7 +22,7 @@ import numpy as np
 
 from distmom.corpus.files.arrays import create_array, decode_array
 from distmom.corpus.files.commit import put_if_absent
-from distmom.corpus.files.npy import map_npy
+from distmom.corpus.files.npy import map_npy, mapped_file
 from distmom.errors import StoreError
 
 #: rows of a tall array that are read, processed and digested together
@@ -83,11 +83,9 @@ def release_maps() -> None:
 
 def release(array: np.ndarray) -> None:
     """Release the pages of a memory-mapped array or of a view of one (see `release_maps`); ignore other arrays."""
-    owner: Any = array
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    if isinstance(owner, mmap.mmap):
-        owner.madvise(mmap.MADV_DONTNEED)
+    mapped = mapped_file(array)
+    if mapped is not None:
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def map_file(path: str) -> np.ndarray:

@@ -31,6 +31,7 @@ import zarr
 from distmom.corpus.files.arrays import create_array, decode_array
 from distmom.corpus.files.aside import make_aside, recover, remove_temporary
 from distmom.corpus.files.commit import destination, put_directory, sha256_file, write_atomic
+from distmom.corpus.files.npy import mapped_file
 from distmom.corpus.files.records import (
     RecordFormat,
     are_files,
@@ -163,7 +164,7 @@ def _save_large(directory: Path, name: str, value: np.ndarray) -> dict[str, Any]
     digest = state_digest(value)
     path = directory / _large_file(name)
     path.parent.mkdir(exist_ok=True)
-    source = Path(getattr(value, "filename", None) or "")
+    source = Path(getattr(mapped_file(value), "path", ""))
     # A stored array of a run is named by its digest.
     if source.stem != digest[:32] or not _linked(source, path):
         with open(path, "xb") as stream:
