@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from distmom.blas import one_blas_thread
+from distmom.blas import map_on_cores, one_blas_thread
 from distmom.clock import spend, taken
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.directory.run_directory import RunDirectory
 from distmom.engine.stored.arrays import StoredArray, release_maps
+from distmom.engine.stored.held import HeldSum
+from distmom.engine.stored.scratch import ScratchArray
+from distmom.engine.stored.writer import ArrayWriter
 from distmom.engine.sums.csr import Csr, MixedRows, combine, drop_small, largest_of_rows, nearly_full
 from distmom.engine.sums.limits import ColumnLimit, drop_small_of_columns
 from distmom.engine.sums.sparse import Runs, SparsePart
@@ -222,8 +226,8 @@ def join_pieces(
     ):
         for piece in pieces:
             indptr = np.concatenate([[0], np.cumsum(piece.lengths)]).astype(np.int64)
-            values = piece.files.data.read(0, int(indptr[-1]))
-            columns = piece.files.indices.read(0, int(indptr[-1]))
+            entries = partial(_read_first, n=int(indptr[-1]))
+            values, columns = map_on_cores(entries, (piece.files.data, piece.files.indices))
             slab = csr_from_parts(values, columns, indptr, (len(piece.lengths), n_columns))
             if level > 0.0:
                 slab = drop_small(slab, np.full(len(piece.lengths), level, np.float32))
@@ -235,8 +239,7 @@ def join_pieces(
                 dense.append(slab[np.flatnonzero(full)].toarray())
                 slab = drop_small(slab, np.where(full, np.inf, 0.0))
             full_rows.append(full)
-            indices.append(slab.indices)
-            data.append(slab.data)
+            map_on_cores(_append, ((indices, slab.indices), (data, slab.data)))
             lengths.append(np.diff(slab.indptr))
             directory.partials.recycle(piece.files.files())
     indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
@@ -244,6 +247,15 @@ def join_pieces(
     dense_row = np.where(full, np.cumsum(full) - 1, -1).astype(np.int32)
     sparse = Csr(directory.put(indptr), indices.stored, data.stored, n_columns)
     return MixedRows(sparse, directory.put(dense_row), dense.stored)
+
+
+def _read_first(file: ScratchArray | HeldSum, n: int) -> np.ndarray:
+    return file.read(0, n)
+
+
+def _append(part: tuple[ArrayWriter, np.ndarray]) -> None:
+    writer, values = part
+    writer.append(values)
 
 
 def _column_levels(

@@ -73,7 +73,8 @@ class ScratchArray:
         begin, end = first * self.block_bytes, -(-stop * size // self.block_bytes) * self.block_bytes
         content = _read(self.path, begin, min(end, self.n_bytes))
         self._check(content, first)
-        values: np.ndarray = content[start * size - begin : stop * size - begin].view(self.dtype)
+        # SciPy copies arrays that are views of arrays with more elements, such as these bytes.
+        values = np.frombuffer(content.data[start * size - begin : stop * size - begin], self.dtype)
         return values.reshape(stop - start, *self.shape[1:])
 
     def load(self) -> np.ndarray:
