@@ -15,7 +15,8 @@ import argparse
 import math
 from dataclasses import dataclass
 
-from distmom.engine.plan import ENTRIES_PER_ROW, LIMIT_SHARE, MAX_GROUPS, RESERVED_BYTES
+from distmom.engine.passes import Pass
+from distmom.engine.plan import LIMIT_SHARE, MAX_GROUPS, RESERVED_BYTES
 from distmom.linalg import slice_directions
 
 
@@ -52,7 +53,7 @@ def predict(
     """Return the seconds of each part of a fit, and the traffic over disk or network."""
     r = size.n_states + 10
     nnz = size.n_documents * size.words_per_document
-    n_groups = max(2, min(MAX_GROUPS, nnz // (ENTRIES_PER_ROW * size.n_words)))
+    n_groups = max(2, min(MAX_GROUPS, nnz // (Pass.entries_per_row * size.n_words)))
     usable = LIMIT_SHARE * memory_bytes - RESERVED_BYTES - 100e6
     # One column of the accumulator, and one of the memory-mapped basis.
     fitting = max(1, math.floor(usable / (8 * size.n_words)))

@@ -105,6 +105,8 @@ class Pass:
     block_rows = 2048
     #: rows before the first row of a cut unit that `add` reads (see `distmom.corpus.RowBlock`), at most 8
     halo = 0
+    #: entries per row of a tall sum below which a group takes more time for its sums than for its entries
+    entries_per_row = 16
     #: axis of the rows that `add` returns, "units" or "rows"
     row_axis = "units"
 

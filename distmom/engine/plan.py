@@ -32,8 +32,6 @@ SMALL_TALL_BYTES = 64 << 20
 #: bytes of the products of a sparse sum, with their column numbers, that are kept before they are written to a
 #: file
 SPARSE_BYTES = 8 * RUN_ENTRIES
-#: entries per row of a tall sum below which a group takes more time for its sums than for its entries
-ENTRIES_PER_ROW = 16
 #: share of a worker's memory limit that a task may use: Dask spills and pauses above it
 LIMIT_SHARE = 0.7
 #: memory of a worker without sums and blocks: interpreter, libraries, compiled kernels, freed memory that is kept
@@ -185,7 +183,7 @@ def _plan_tall(corpus: AnyCorpus, pass_: Pass, memory_limit: int | None, n_worke
     if sum(s.projected_bytes for s in tall) <= SMALL_TALL_BYTES:
         bound = MIN_GROUPS
     else:
-        bound = min(nnz[str(s.tall)] // (ENTRIES_PER_ROW * max(1, s.shape[0])) for s in tall)
+        bound = min(nnz[str(s.tall)] // (pass_.entries_per_row * max(1, s.shape[0])) for s in tall)
         bound = max(2, min(MAX_GROUPS, bound))
     if sparse:
         bound = max(bound, min(MAX_GROUPS, -(-max(s.projected_bytes for s in sparse) // SPARSE_BYTES)))

@@ -30,6 +30,7 @@ from distmom.engine.sums.additive import _add_files, large_to_files
 from distmom.engine.sums.csr import combine
 from distmom.errors import StoreError, UsageError
 from distmom.moments.documents.words import WordSketchPass
+from distmom.moments.features.residuals import ENTRY_COLUMNS, ResidualPass
 
 
 def test_merge_adds_in_order_and_keeps_its_parts():
@@ -159,6 +160,15 @@ def test_a_pass_with_tall_sums_is_committed_once_and_found(tmp_path):
     state.write_bytes(state.read_bytes()[:-8])
     with pytest.raises(StoreError, match="cannot be read"):
         StoredArray(str(state), "0" * 64).load()
+
+
+def test_residual_passes_have_twice_the_groups_of_a_sketch_of_as_many_rows(monkeypatch):
+    monkeypatch.setattr("distmom.engine.plan.SMALL_TALL_BYTES", 0)
+    corpus = random_corpus(n=3000, d=300, density=0.1, shard_documents=20)
+    n_rows = sum(shard.n_entries for shard in corpus.shards) // 64
+    sketch = WordSketchPass(n_rows, n_columns=7, single=True)
+    residual = ResidualPass(300, n_labels=10, n_entries=ENTRY_COLUMNS * n_rows)
+    assert [len(plan_pass(corpus, pass_).groups) for pass_ in (sketch, residual)] == [4, 8]
 
 
 def test_tall_sums_have_few_groups_and_as_many_slabs_as_memory_asks_for():

@@ -59,6 +59,10 @@ class ResidualPass(Pass):
     6e-8``.
     """
 
+    # An entry takes longer than in a sketch, as all weights of its word are added to scores. More groups would
+    # slow down fits on few workers: each has sums of its own.
+    entries_per_row = 8
+
     n_labels: int = 0
     idf: Any = None
     weights: Csr | None = None
