@@ -155,11 +155,9 @@ def test_workers_that_run_tasks_of_a_cancelled_job_can_be_restarted(place, tmp_p
         ):
             client.wait_for_workers(1, timeout=60)
             found = submitted(place, address, tmp_path)
-            wait_until(lambda: any(client.processing().values()) or found.status()["state"] == "failed")
-            [busy] = [each for each, keys in client.processing().items() if keys]
-            pid = client.run(os.getpid)[busy]
-            # Until the thread has begun to sleep.
-            wait_until(lambda: any(client.call_stack().values()))
+            [pid] = client.run(os.getpid).values()
+            # Until the task has begun to sleep.
+            wait_until(lambda: "in slow" in str(client.call_stack()))
             assert found.cancel(now=True)["state"] == "cancelled"
             client.wait_for_workers(1, timeout=60)
             wait_until(lambda: list(client.run(os.getpid).values()) not in ([], [pid]))
