@@ -70,7 +70,7 @@ class Value(click.ParamType[Any]):
 
         kind = _KINDS[self.declared["kind"]]
         if isinstance(value, str) and not (self.declared.get("auto") and value == "auto"):
-            # The check of the parameter rejects a value that is not a number, with a message that states the expected ones.
+            # A value that is not a number is rejected by the check of the parameter, which states the expected ones.
             with suppress(ValueError):
                 value = kind(value)
         if not (value == 0 and _zero_is_none(self.declared)):

@@ -167,7 +167,7 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield shown, partial(_fit, data, place, listing.name, options, data.documents)
     of_many: dict[str, dict[str, Any]] = {
         "many labels": {},
-        # Whichever heads were chosen, some of the scored weights are large and memory-mapped, and others are small arrays.
+        # Whichever heads were chosen, some of the scored weights are large and memory-mapped, others are small.
         "many labels, head linear": {"head": "linear"},
         # Limits on weights have kernels of their own.
         "many labels, few weights": {"weights_per_word": 5, "weights_per_label": 5},

@@ -131,9 +131,13 @@ class AnyCorpus(Protocol):
         """Read everything and return the problems found."""
 
 
+def _is_corpus(value: Any) -> bool:
+    return hasattr(value, "layers") and hasattr(value, "shards")
+
+
 def refuse_corpus(X: Any, name: str = "X") -> None:
     """Raise a UsageError if a corpus is given in place of documents or rows."""
-    if hasattr(X, "layers") and hasattr(X, "shards"):
+    if _is_corpus(X):
         raise UsageError(
             f"{name}: expected documents or rows, got a corpus, which is for fit_corpus, for predict_corpus and "
             "transform_corpus of distmom.predict, and for distmom.evaluate"
@@ -142,7 +146,7 @@ def refuse_corpus(X: Any, name: str = "X") -> None:
 
 def check_corpus(corpus: Any) -> None:
     """Check that an argument is a corpus; else a UsageError."""
-    if hasattr(corpus, "layers") and hasattr(corpus, "shards"):
+    if _is_corpus(corpus):
         return
     found = f"the path {str(corpus)!r}" if isinstance(corpus, str | os.PathLike) else type(corpus).__name__
     raise UsageError(

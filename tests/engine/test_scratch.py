@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers import random_corpus
 
+from distmom.corpus.files.npy import mapped_file
 from distmom.engine import Engine, Pass, RunDirectory, SumSpec, open_engine
 from distmom.engine.stored.scratch import SPARE, cleared, pour, scratch_file, write_scratch
 from distmom.errors import StoreError
@@ -63,6 +64,10 @@ def test_ranges_are_read_in_whole_blocks(tmp_path, block_bytes):
         for stop in range(start, 34):
             assert file.read(start, stop).tobytes() == array[start:stop].tobytes()
     assert file.load().tobytes() == array.tobytes()
+    # The pages of an array whose file is known can be released, also from a view.
+    mapped = mapped_file(file.load()[:1])
+    assert mapped is not None
+    assert mapped.path == file.path
 
 
 @pytest.mark.parametrize("shape", [(7, 3), (4, 2, 5), (3,), (5, 0), (0, 4)])

@@ -19,7 +19,7 @@ from distmom.moments.rows.search import (
     whole_third,
 )
 from distmom.simulate.mixtures import RegressionPopulation, draw_labels
-from distmom.spectral.steps.basis import _cholesky_factor
+from distmom.spectral.steps.directions import cholesky_factor
 
 
 def population(d, k, seed=0, correlated=True):
@@ -105,7 +105,7 @@ def test_an_exact_population_of_uncorrelated_features_comes_back_from_a_sketch(
     n_oversamples, n_power_iter, n_bytes, monkeypatch
 ):
     # Without room for whole bases, they are orthonormalised by slabs of rows.
-    monkeypatch.setattr("distmom.spectral.steps.basis.WHOLE_BYTES", n_bytes)
+    monkeypatch.setattr("distmom.spectral.steps.directions.WHOLE_BYTES", n_bytes)
     true, corpus = uncorrelated_population(60, 2)
     options = {"n_oversamples": n_oversamples, "n_power_iter": n_power_iter, "n_targets": 1}
     model = RegressionSearch(2, covariance="diagonal", **options).fit_corpus(corpus)
@@ -119,8 +119,8 @@ def test_an_exact_population_of_uncorrelated_features_comes_back_from_a_sketch(
 
 def test_a_gram_matrix_with_a_negative_square_has_no_factor():
     # Where a shift nearly cancels a column, rounding may leave a negative square; warnings are errors here.
-    assert _cholesky_factor(np.diag([1.0, -1e-18])) is None
-    assert_allclose(_cholesky_factor(np.diag([1.0, 4.0])), np.diag([1.0, 0.5]))
+    assert cholesky_factor(np.diag([1.0, -1e-18])) is None
+    assert_allclose(cholesky_factor(np.diag([1.0, 4.0])), np.diag([1.0, 0.5]))
 
 
 def test_a_sketch_of_uncorrelated_features_is_as_accurate_as_their_whole_covariance():

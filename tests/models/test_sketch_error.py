@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distmom import ICA, GaussianSearch, RegressionSearch, SphericalMixture, SubspaceSearch
-from distmom.spectral.steps import basis as steps
+from distmom.spectral.steps import directions as steps
 
 N_FEATURES = 300
 

@@ -203,7 +203,7 @@ def test_states_of_tall_matrices_in_slabs_are_those_of_whole_ones(moments, slabs
     for cut in (False, True):
         if cut:
             # A basis that is orthonormalised slab by slab, stored in slabs of columns.
-            monkeypatch.setattr("distmom.spectral.steps.basis.WHOLE_BYTES", 0)
+            monkeypatch.setattr("distmom.spectral.steps.directions.WHOLE_BYTES", 0)
             monkeypatch.setattr("distmom.spectral.steps.components.basis_slabs", lambda *_: slabs)
             for module in ("stored.arrays", "sums.tall", "maps"):
                 monkeypatch.setattr(f"distmom.engine.{module}.SLAB_ROWS", 64)

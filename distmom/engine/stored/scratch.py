@@ -81,11 +81,11 @@ class ScratchArray:
         """Memory-map the array read-only; a StoreError if the file has changed."""
         try:
             with open(self.path, "rb") as stream:
-                content = np.frombuffer(map_bytes(stream, self.n_bytes), np.uint8)
+                mapped = map_bytes(stream, self.n_bytes)
         except (OSError, ValueError) as error:
             raise StoreError(f"{self.path}: a partial sum cannot be read: {error}") from error
-        self._check(content, 0)
-        return content.view(self.dtype).reshape(self.shape)
+        self._check(np.frombuffer(mapped, np.uint8), 0)
+        return np.ndarray(self.shape, self.dtype, mapped)
 
     def check(self) -> None:
         """Read the whole file piece by piece; a StoreError if it is missing or has changed."""

@@ -204,7 +204,7 @@ def _iterate(
 ) -> None:
     """Find the shares of one document, ``theta``, and the weights of topics, ``e``, which is padded with zeros.
 
-    ``narrow``, ``left``, ``base`` and the rows of ``vectors`` are work space,.
+    ``narrow``, ``left``, ``base`` and the rows of ``vectors`` are work space.
     """
     k, kind = theta.shape[0], by_word.dtype.type
     for c in range(k):
