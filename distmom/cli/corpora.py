@@ -19,8 +19,17 @@ from distmom.cli.options import (
 )
 from distmom.cli.progress import PassProgress
 from distmom.cli.row_options import refuse_others, row_arguments, row_options
-from distmom.cli.shared import check_source, describe_corpus, load_model_that, open_workers, show
-from distmom.corpus import copy_corpus, ingest, ingest_rows, ingest_sentences
+from distmom.cli.shared import (
+    check_source,
+    describe_corpus,
+    load_model_that,
+    only_source,
+    open_workers,
+    show,
+)
+from distmom.corpus import FORMATS, copy_corpus, ingest, ingest_rows, ingest_sentences
+from distmom.corpus.sources.readers.source import check_file
+from distmom.corpus.sources.readers.text_tables import has_texts
 from distmom.corpus.sources.row_formats import ROW_FORMATS, detect_row_format
 from distmom.corpus.sources.tokenize import ANALYZERS
 from distmom.errors import UsageError
@@ -29,7 +38,7 @@ from distmom.spectral.capabilities import Capability
 
 
 @click.command("ingest")
-@click.argument("src", type=click.Path())
+@click.argument("src", type=click.Path(), nargs=-1, required=True)
 @click.argument("dst", type=LocalPath())
 @input_options
 @click.option(
@@ -76,7 +85,7 @@ from distmom.spectral.capabilities import Capability
 @json_option
 @click.pass_context
 def ingest_command(
-    context: click.Context, /, src: str, dst: str, format_: str | None, labels: str | None, vocab: str | None,
+    context: click.Context, /, src: tuple[str, ...], dst: str, format_: str | None, labels: str | None, vocab: str | None,
     label_source: str | None, zero_based: bool | None, text_field: str, labels_field: str,
     label_separator: str, id_column: str | None, strict: bool, min_df: int, max_df: str,
     stop_words: str | None, ngrams: tuple[int, int], analyzer: str, shard_docs: int, like: str | None,
@@ -84,38 +93,47 @@ def ingest_command(
 ) -> None:  # fmt: skip
     """Read documents, rows or sequences into a corpus of Zarr shards.
 
-    If interrupted, the same command resumes.
+    Documents may be in several files of one format, which are read in the given order. If interrupted, the same
+    command resumes.
 
     \b
-    Examples: distmom ingest titles.tsv.xz corpus --labels subjects.txt
+    Examples: distmom ingest part-*.parquet corpus --id-column id
+              distmom ingest titles.tsv.xz corpus --labels subjects.txt
               distmom ingest train.txt corpus --format xmc
               distmom ingest measurements.npy corpus
               distmom ingest steps.npy corpus --lengths lengths.npy
               distmom ingest sentences.txt corpus --format tagged --min-count 20
     """
     if views is not None:
+        source = only_source(src, "--views reads one file")
         refuse_others(context, has_views=True)
         with (
             PassProgress(quiet=cluster.quiet) as progress,
             open_workers(cluster) as executor,
         ):
             sentences = ingest_sentences(
-                src, dst, min_df=min_df, max_df=_count_or_share(max_df, "--max-df"), text_field=text_field,
+                source, dst, min_df=min_df, max_df=_count_or_share(max_df, "--max-df"), text_field=text_field,
                 stop_words=stop_words, shard_documents=shard_docs, strict=strict,
                 like=_like_model(like, Capability.VIEWS), overwrite=overwrite, map=executor.map,
                 progress=progress.stage,
             )  # fmt: skip
         show(describe_corpus(sentences), as_json)
         return
-    found = format_ or detect_row_format(src)
+    found = format_ or detect_row_format(src[0])
+    # Tables of texts and tables of numbers are in the same formats.
+    if found in FORMATS and found in ROW_FORMATS:
+        check_file(src[0])
+        if rows["columns"] is None and rows["group_column"] is None and has_texts(src[0], found, text_field):
+            found = None
     refuse_others(context, format_=found)
     if found in ROW_FORMATS:
+        source = only_source(src, "only documents may be in several files")
         with (
             PassProgress(quiet=cluster.quiet) as progress,
             open_workers(cluster) as executor,
         ):
             layered = ingest_rows(
-                src, dst, format=found, names=vocab, strict=strict, like=_like_model(like, Capability.ROWS), overwrite=overwrite,
+                source, dst, format=found, names=vocab, strict=strict, like=_like_model(like, Capability.ROWS), overwrite=overwrite,
                 map=executor.map, progress=progress.stage, id_column=id_column, **row_arguments(rows),
             )  # fmt: skip
         show(describe_corpus(layered), as_json)

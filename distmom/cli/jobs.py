@@ -115,8 +115,8 @@ def submit(
     # alone.
     if driver != "here" and folder is None:
         written = _WRITTEN.get(command, "")
-        for read in (parsed.params.get(name) for name in _READ if name != written):
-            if read is not None and not is_url(read) and not os.path.lexists(read):
+        for read in _given_paths(parsed.params, [name for name in _READ if name != written]):
+            if not is_url(read) and not os.path.lexists(read):
                 raise UsageError(
                     f"{read}: there is no such file or directory; if only the cluster sees it, give the directory "
                     "on the cluster with --folder"
@@ -131,6 +131,12 @@ def submit(
         sys.exit(carry_out([command, *arguments], **options))
     job = submit_job([command, *arguments], driver=driver, **options)
     show(_named(job), as_json)
+
+
+def _given_paths(given: dict[str, Any], names: list[str]) -> list[str]:
+    """Return the paths among the arguments of a command, of which one may have several."""
+    values = [given[name] for name in names if given.get(name) is not None]
+    return [path for value in values for path in (value if isinstance(value, tuple) else [value])]
 
 
 def _named(job: Job) -> dict[str, str]:

@@ -32,7 +32,7 @@ from distmom.spectral.capabilities import Capability, require
 
 @click.command()
 @click.argument("model", type=click.Path())
-@click.argument("src", type=click.Path())
+@click.argument("src", type=click.Path(), nargs=-1, required=True)
 @click.argument("out", type=click.Path())
 @click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Labels per document.")
 @click.option(
@@ -55,13 +55,14 @@ from distmom.spectral.capabilities import Capability, require
 @cluster_options
 @json_option
 def predict(
-    model: str, src: str, out: str, top: int, threshold: float | str | None, only_labels: str | None,
+    model: str, src: tuple[str, ...], out: str, top: int, threshold: float | str | None, only_labels: str | None,
     fill: bool, output_format: str, overwrite: bool, cluster: Cluster, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Rank labels for the documents of a corpus or file.
+    """Rank labels for the documents of a corpus, of a file, or of several files of one format.
 
     \b
     Examples: distmom predict model new-titles.tsv out --top 5
+              distmom predict model part-*.parquet out --id-column id
               distmom predict model new-titles.tsv out --top 20 --threshold best
               distmom predict model new-titles.tsv out --only-labels fisheries,forestry
               distmom predict model s3://bucket/corpus s3://bucket/out
@@ -87,7 +88,7 @@ def predict(
 
 @click.command()
 @click.argument("model", type=click.Path())
-@click.argument("src", type=click.Path())
+@click.argument("src", type=click.Path(), nargs=-1, required=True)
 @click.option("--head", default=None, help="Measure only this head of the model.")
 @click.option(
     "--auc-documents",
@@ -118,7 +119,7 @@ def predict(
 @cluster_options
 @json_option
 def evaluate(
-    model: str, src: str, head: str | None, auc_documents: int | None, propensity_a: float, propensity_b: float,
+    model: str, src: tuple[str, ...], head: str | None, auc_documents: int | None, propensity_a: float, propensity_b: float,
     per_label: Path | None, truth: str | None, cluster: Cluster, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Measure a model on documents: labels against the given ones, topics by perplexity and coherence.

@@ -213,7 +213,7 @@ def input_options(command: F) -> F:
         click.option(
             "--format",
             "format_",
-            type=click.Choice([*FORMATS, *ROW_FORMATS]),
+            type=click.Choice(list(dict.fromkeys([*FORMATS, *ROW_FORMATS]))),
             help="Format of the file. [default: inferred from its name]",
         ),
         click.option("--labels", type=click.Path(), help="File of label names, one per line."),
@@ -229,13 +229,16 @@ def input_options(command: F) -> F:
             help="Whether svmlight features and labels count from 0 or 1.",
         ),
         click.option(
-            "--text-field", default="text", show_default=True, help="Field with the text (jsonl, csv)."
+            "--text-field",
+            default="text",
+            show_default=True,
+            help="Field with the text (jsonl, csv, parquet, arrow).",
         ),
         click.option(
             "--labels-field",
             default="labels",
             show_default=True,
-            help="Field with the labels (jsonl, csv); by default, 'label' is read, too.",
+            help="Field with the labels (jsonl, csv, parquet, arrow); by default, 'label' is read, too.",
         ),
         click.option(
             "--label-separator",
@@ -245,7 +248,7 @@ def input_options(command: F) -> F:
         ),
         click.option(
             "--id-column",
-            help="Field with the ids of documents (jsonl, csv), or column with the ids of rows. [default: rows are numbered]",
+            help="Field with the ids of documents (jsonl, csv, parquet, arrow), or column with the ids of rows. [default: rows are numbered]",
         ),
         click.option("--strict", is_flag=True, help="Also refuse input that could be repaired."),
     ]

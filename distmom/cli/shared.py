@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -93,12 +93,20 @@ def _shown(value: Any, key: str = "") -> str:
     return "default" if value is None else str(value)
 
 
-def check_source(src: str, format_: str | None, zero_based: bool | None) -> None:
-    """Refuse a file that cannot be read with the given options, before a cluster is opened."""
-    check_file(src)
-    if (format_ or detect_format(src)) == "svmlight" and zero_based is None:
+def only_source(src: Sequence[str], reason: str) -> str:
+    """Return the single source of a command; a UsageError, which gives the reason, if there are several."""
+    if len(src) > 1:
+        raise UsageError(f"{src[1]}: expected one source, got {len(src)}, as {reason}")
+    return src[0]
+
+
+def check_source(src: Sequence[str], format_: str | None, zero_based: bool | None) -> None:
+    """Refuse files that cannot be read with the given options, before a cluster is opened."""
+    for path in src:
+        check_file(path)
+    if (format_ or detect_format(src[0])) == "svmlight" and zero_based is None:
         raise UsageError(
-            f"{src}: svmlight files number words from 0 or from 1; give --zero-based or --one-based"
+            f"{src[0]}: svmlight files number words from 0 or from 1; give --zero-based or --one-based"
         )
 
 
@@ -131,10 +139,12 @@ def open_input(path: str, model: str, groups: str | None) -> Corpus | LayeredCor
 
 
 @contextmanager
-def open_source(src: str, like: Any, executor: Executor, options: dict[str, Any]) -> Iterator[Corpus]:
-    """Open a corpus, or read a file into a temporary one, with the vocabulary of a fitted model or a corpus."""
-    if is_url(src) or Path(src).is_dir():
-        yield open_words(src)
+def open_source(
+    src: Sequence[str], like: Any, executor: Executor, options: dict[str, Any]
+) -> Iterator[Corpus]:
+    """Open a corpus, or read files into a temporary one, with the vocabulary of a fitted model or a corpus."""
+    if len(src) == 1 and (is_url(src[0]) or Path(src[0]).is_dir()):
+        yield open_words(src[0])
         return
     check_source(src, options["format_"], options["zero_based"])
     with tempfile.TemporaryDirectory(prefix="distmom-") as temporary:

@@ -25,7 +25,7 @@ from distmom.cli.options import (
 )
 from distmom.cli.parameters import flag, given, parameter_options, table
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import open_source, open_views, open_workers, show, topic_line
+from distmom.cli.shared import only_source, open_source, open_views, open_workers, show, topic_line
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus, open_words
 from distmom.errors import NumericalError, UsageError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", type=click.Path())
-@click.argument("src", type=click.Path())
+@click.argument("src", type=click.Path(), nargs=-1, required=True)
 @click.argument("out", type=click.Path())
 @click.option(
     "--method",
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 @cluster_options
 @json_option
 def transform(
-    model: str, src: str, out: str, method: str | None, groups: str | None, output_format: str,
+    model: str, src: tuple[str, ...], out: str, method: str | None, groups: str | None, output_format: str,
     overwrite: bool, cluster: Cluster, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Write shares of topics in documents, factors of groups of views, or components or states of rows.
@@ -74,7 +74,9 @@ def transform(
     fitted = load_model(model)
     if fitted.can(Capability.FACTORS):
         _refuse_given(["method", "output_format", *options], f"not an option with {model}, which reads views")
-        views = open_views(src, groups) if Path(src).is_file() or groups is not None else open_corpus(src)
+        source = only_source(src, "views are read from one file")
+        are_views = Path(source).is_file() or groups is not None
+        views = open_views(source, groups) if are_views else open_corpus(source)
         with (
             PassProgress(quiet=cluster.quiet) as progress,
             open_workers(cluster) as executor,
@@ -90,12 +92,13 @@ def transform(
             ["method", "groups", "output_format", *options],
             f"not an option with {model}, which reads a corpus of rows",
         )
+        source = only_source(src, "rows are read from one corpus")
         with (
             PassProgress(quiet=cluster.quiet) as progress,
             open_workers(cluster) as executor,
         ):
             result = assign_rows(
-                fitted, open_corpus(src), out, client=executor, memory_limit=cluster.memory_limit, observer=progress,
+                fitted, open_corpus(source), out, client=executor, memory_limit=cluster.memory_limit, observer=progress,
                 overwrite=overwrite,
             )  # fmt: skip
         show(result, as_json)
@@ -271,7 +274,7 @@ def _rows_about(documents: str, columns: Any, executor: Executor, options: dict[
     """Return the documents of a corpus or file as rows of words, (n, n_words) sparse."""
     from distmom.predict import align
 
-    with open_source(documents, columns, executor, options) as about:
+    with open_source((documents,), columns, executor, options) as about:
         aligned = align(about, list(columns.vocabulary), list(columns.label_names))
         if not aligned.shards:
             raise UsageError(f"{documents}: has no documents")

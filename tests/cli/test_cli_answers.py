@@ -175,4 +175,4 @@ def test_options_of_documents_and_rows_are_told_apart(run, place, tmp_path):
     lines = ("--format", "lines", "--id-column", "a")
     code, _, err = run("ingest", place / "plain.txt", tmp_path / "c", *lines, *LOCAL)
     assert code == 2
-    assert "id_column: expected none with format lines, as only jsonl and csv have fields with names" in err
+    assert "id_column: expected none with format lines, as only jsonl, csv, parquet and arrow have" in err

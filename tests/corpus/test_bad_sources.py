@@ -118,7 +118,7 @@ def test_invalid_headers_of_xmc_are_refused(tmp_path, content, message):
         (
             "x.jsonl",
             '[\n {"text": "one"}]\n',
-            r":1: line: expected a JSON object, got text that is no JSON \(Exp",
+            r":1: line: expected a JSON object, got text that is not valid JSON \(Exp",
         ),
         (
             "x.tsv",

@@ -173,7 +173,8 @@ def test_a_field_of_a_table_that_may_contain_the_labels_is_reported(tmp_path, ca
 
 def test_id_columns_are_for_sources_with_named_fields(tmp_path):
     with pytest.raises(
-        UsageError, match="id_column: expected none with format tsv, as only jsonl and csv have"
+        UsageError,
+        match="id_column: expected none with format tsv, as only jsonl, csv, parquet and arrow have",
     ):
         made(tmp_path, "x.tsv", "a\tbc\n", id_column="id")
     with pytest.raises(UsageError, match="id_column: expected a field without text or labels, got 'text'"):

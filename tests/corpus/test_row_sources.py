@@ -234,7 +234,7 @@ def test_long_fields_of_text_are_read(tmp_path):
         (
             {"a": ["x"]},
             {},
-            "column 'a': expected numbers, got string (documents with texts are read from jsonl",
+            "column 'a': expected numbers, got string (--text-field names a column",
         ),
         ({"g": ["x"]}, {"group_column": "g"}, "columns of numbers: expected at least one, got none"),
     ],

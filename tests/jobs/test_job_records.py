@@ -180,7 +180,8 @@ def submitted(monkeypatch):
 @pytest.mark.parametrize(
     "command",
     [["fit", "none", "m"], ["update", "here", "none", "m"], ["update", "none", "here", "m"],
-     ["moments", "none", "m"], ["ingest", "none", "c", "--format", "tsv"], ["predict", "here", "none", "out"],
+     ["moments", "none", "m"], ["ingest", "none", "c", "--format", "tsv"],
+     ["ingest", "here", "none", "c", "--format", "tsv"], ["predict", "here", "none", "out"],
      ["transform", "none", "here", "out"], ["evaluate", "here", "none"]],
 )  # fmt: skip
 def test_a_source_that_is_not_there_is_refused_before_a_job_is_submitted(

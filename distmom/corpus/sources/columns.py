@@ -54,15 +54,15 @@ class Survey:
     ----------
     n_documents : int
     last_row : int
-        Row of the last document in the source, from 1; 0 if rows are not counted.
+        Row of the last document in the source, from 1, counted over all files; 0 if rows are not counted.
     n_word_columns : int
         One more than the largest word number that occurs, if parts do not name their words.
     integral : bool
         Whether every value is a whole number.
     document_frequency : Counter
         Number of documents that contain each named word.
-    label_lines : dict of str to int
-        Line of the first occurrence of each named label.
+    label_places : dict of str to (str, int)
+        File and line of the first occurrence of each named label.
     label_columns : list of ndarray of int
         Unnamed labels that occur, part by part.
     warnings : Counter
@@ -76,17 +76,17 @@ class Survey:
     n_word_columns: int = 0
     integral: bool = True
     document_frequency: Counter[str] = field(default_factory=Counter)
-    label_lines: dict[str, int] = field(default_factory=dict)
+    label_places: dict[str, tuple[str, int]] = field(default_factory=dict)
     label_columns: list[np.ndarray] = field(default_factory=list)
     warnings: Counter[str] = field(default_factory=Counter)
     unlabelled: Unlabelled | None = None
 
-    def add(self, part: Summary, count_words: bool) -> None:
-        """Add a part; ``count_words`` if the vocabulary is to be learned."""
+    def add(self, part: Summary, count_words: bool, file: str, rows_before: int = 0) -> None:
+        """Add a part of a file that follows on some rows; ``count_words`` if the vocabulary is to be learned."""
         if not self.n_documents or (part.n_documents and part.unlabelled is None):
             self.unlabelled = part.unlabelled
         self.n_documents += part.n_documents
-        self.last_row = max(self.last_row, part.last_row)
+        self.last_row = max(self.last_row, rows_before + part.last_row)
         self.integral = self.integral and part.integral
         if part.words is None:
             self.n_word_columns = max(self.n_word_columns, part.n_word_columns)
@@ -96,7 +96,7 @@ class Survey:
         self.label_columns.append(part.label_columns)
         if part.labels is not None:
             for name, line in zip(part.labels, part.label_lines.tolist(), strict=True):
-                self.label_lines.setdefault(name, line)
+                self.label_places.setdefault(name, (file, line))
         self.warnings += part.warnings
 
 
@@ -211,17 +211,17 @@ def label_columns(
     """
     alias: dict[str, str] = {}
     if named:
-        alias = {name: name for name in survey.label_lines}
+        alias = {name: name for name in survey.label_places}
         if label_names is not None and alias and all(map(_is_number, alias)):
             for name in alias:
                 if int(name) >= len(label_names):
                     n = len(label_names)
                     expected = f"a line number from 0 to {n - 1}" if n else "names in the label file"
-                    raise InputError.at(spec.path, survey.label_lines[name], "label", expected, name)
+                    raise InputError.at(*survey.label_places[name], "label", expected, name)
                 id = label_ids[int(name)] if label_ids else ""
                 if _is_number(id) and int(id) != int(name):
                     raise InputError.at(
-                        spec.path, survey.label_lines[name], "label", "a line number of the label file, from 0, "
+                        *survey.label_places[name], "label", "a line number of the label file, from 0, "
                         "which is also the id on that line if it is a whole number",
                         f"{name}, where the id is {id}",
                     )  # fmt: skip
@@ -246,9 +246,8 @@ def label_columns(
     if base and rest:
         survey.warnings["unknown_labels"] += len(rest)
         if spec.strict and like is None:
-            raise InputError.at(
-                spec.path, survey.label_lines.get(rest[0]), "label", "a name of the label file", repr(rest[0])
-            )
+            path, line = survey.label_places.get(rest[0], (spec.path, None))
+            raise InputError.at(path, line, "label", "a name of the label file", repr(rest[0]))
     names = base + rest
     columns = {name: i for i, name in enumerate(names)}
     if named:

@@ -11,6 +11,7 @@ from distmom.corpus.sources.readers.source import LineReader, Tally, bare_name, 
 from distmom.corpus.sources.readers.sparse import open_ldac, open_svmlight, open_xmc
 from distmom.corpus.sources.readers.spec import Source, Spec
 from distmom.corpus.sources.readers.text import open_csv, open_jsonl, open_lines, open_tsv
+from distmom.corpus.sources.readers.text_tables import open_arrow_texts, open_parquet_texts
 from distmom.corpus.sources.row_formats import ROW_FORMATS
 from distmom.errors import UsageError
 
@@ -47,6 +48,12 @@ FORMATS: dict[str, Format] = {
     "jsonl": Format("JSON objects, one per line", open_jsonl, (".jsonl", ".ndjson"), (), True, True),
     "csv": Format("table with a header row", open_csv, (".csv",), (), True, True),
     "tsv": Format("lines 'label,label<TAB>text'", open_tsv, (".tsv",), (), True, True),
+    "parquet": Format(
+        "Parquet table with a column of texts", open_parquet_texts, (".parquet", ".pq"), (), True, True
+    ),
+    "arrow": Format(
+        "Arrow IPC table with a column of texts", open_arrow_texts, (".arrow", ".feather"), (), True, True
+    ),
     "uci": Format("UCI docword triples", open_uci, (), ("docword.",)),
     "ldac": Format("lines 'pairs word:count'", open_ldac, (".ldac", ".lda-c")),
     "npz": Format("SciPy sparse matrices", open_npz, (".npz",)),
@@ -54,7 +61,7 @@ FORMATS: dict[str, Format] = {
     "lines": Format("texts without labels, one per line", open_lines, (), (), True, True),
 }
 #: formats whose fields have names
-WITH_FIELDS = ("jsonl", "csv")
+WITH_FIELDS = ("jsonl", "csv", "parquet", "arrow")
 
 
 def detect_format(path: str) -> str:
@@ -71,7 +78,7 @@ def detect_format(path: str) -> str:
             return key
     if name.endswith(".txt") and (found := _format_of_text(path)):
         return found
-    formats = ", ".join((*FORMATS, *ROW_FORMATS))
+    formats = ", ".join(dict.fromkeys((*FORMATS, *ROW_FORMATS)))
     raise UsageError(f"{path}: the file name does not indicate a format; specify one of {formats} (--format)")
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ from distmom.corpus.stored.write_words import CorpusWriter
 from distmom.errors import InputError, UsageError
 
 #: incremented whenever the encoding of a source into parts changes
-ENCODING_VERSION = 4
+ENCODING_VERSION = 5
 
 
 def ingest(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     destination: str | os.PathLike[str],
     *,
     format: str | None = None,
@@ -61,8 +62,9 @@ def ingest(
 
     Parameters
     ----------
-    source : path-like
-        A file; ``.gz``, ``.xz``, ``.zst`` and ``.bz2`` are decompressed while reading.
+    source : path-like or sequence of path-like
+        A file, or several of one format, which are read in this order; ``.gz``, ``.xz``, ``.zst`` and ``.bz2`` are
+        decompressed while reading. Only formats that contain words by name may have several files.
     destination : path-like
         Directory of the corpus. Until the corpus is complete, only ``<destination>.partial`` exists.
     format : str, optional
@@ -101,14 +103,15 @@ def ingest(
         Whether the source numbers words from 0. Required for ``svmlight``, unused otherwise.
     text_field : str, default="text"
     labels_field : str, default="labels"
-        Names of the fields in ``jsonl`` and ``csv``. By default the field "label" takes the place of a missing
-        "labels".
+        Names of the fields in ``jsonl`` and ``csv``, or of the columns in ``parquet`` and ``arrow``. By default
+        the field "label" takes the place of a missing "labels".
     label_separator : str, default=","
         What separates the labels of a document in ``tsv`` and ``csv``; empty where each has one label at most.
     id_column : str, optional
-        Name of the field with the id of a document, in ``jsonl`` and ``csv``. By default documents have no ids,
-        and are identified by their row: the number of the line in ``tsv``, ``jsonl``, ``lines`` and ``svmlight``,
-        of the record in ``csv``, and else of the document, each from 1.
+        Name of the field or column with the id of a document, in ``jsonl``, ``csv``, ``parquet`` and ``arrow``. By
+        default documents have no ids, and are identified by their row: the number of the line in ``tsv``,
+        ``jsonl``, ``lines`` and ``svmlight``, of the record in ``csv``, and else of the document, each from 1.
+        Rows are counted on from file to file.
     map : callable, optional
         ``map(function, iterable)`` that yields results in order; functions and values are picklable. The
         built-in `map` by default.
@@ -126,10 +129,11 @@ def ingest(
     UsageError
         If arguments are invalid or contradict each other, or the destination exists or is being written to.
     """
-    path = os.fspath(source)
+    paths = _paths_of(source)
     like = named(like)
-    name = checked_format(path, format)
+    name = _format_of_all(paths, format)
     kind = FORMATS[name]
+    path = paths[0]
     if label_source is not None and name not in ("xmc", "npz"):
         raise UsageError(
             f"label_source: expected none with format {name}, as only xmc and npz have a file of labels"
@@ -138,8 +142,8 @@ def ingest(
         raise UsageError("vocabulary: cannot be combined with `like`, which provides the vocabulary")
     if id_column is not None and name not in WITH_FIELDS:
         raise UsageError(
-            f"id_column: expected none with format {name}, as only {' and '.join(WITH_FIELDS)} have fields "
-            "with names"
+            f"id_column: expected none with format {name}, as only {', '.join(WITH_FIELDS[:-1])} and "
+            f"{WITH_FIELDS[-1]} have fields with names"
         )
     if shard_documents < 1:
         raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
@@ -168,35 +172,64 @@ def ingest(
     )
     check_fields(spec)
     settings = _settings(name, spec, shard_documents)
-    files = [path] + [os.fspath(each) for each in (label_source,) if each is not None]
+    if len(paths) > 1:
+        settings |= {"n_files": len(paths)}
+    files = paths + [os.fspath(each) for each in (label_source,) if each is not None]
     before = _state_of(files)
     fingerprint = _fingerprint(
         [before, settings, words, label_names]
         + ([list(like.vocabulary), list(like.label_names)] if like is not None else [])
     )
-    opened = kind.open(spec)
-    if words is not None and opened.spec.n_words not in (None, len(words)):
-        raise InputError.at(
-            path, 1, "number of words", f"{len(words)} as in the vocabulary", str(opened.spec.n_words)
-        )
 
     def check_unchanged() -> None:
-        if _state_of(files) != before:
-            raise InputError.at(
-                path, None, "source", "a file that does not change during ingest", "a file that changed"
-            )
+        for file, now, earlier in zip(files, _state_of(files), before, strict=True):
+            if now != earlier:
+                raise InputError.at(
+                    file, None, "source", "a file that does not change during ingest", "a file that changed"
+                )
 
+    others = len(paths) - 1
     job = Job(
-        opened, shard_documents, words, label_names, like, kind.names_words, kind.names_labels, label_ids
-    )
+        [replace(spec, path=each) for each in paths], kind.open,
+        path if not others else f"{path} and {others} other file{'s' if others > 1 else ''}",
+        shard_documents, words, label_names, like, kind.names_words, kind.names_labels, label_ids,
+    )  # fmt: skip
     return job.run(
         CorpusWriter(destination, overwrite=overwrite, fingerprint=fingerprint),
         settings,
         builtins.map if map is None else map,
         progress or (lambda stage, done, total: None),
-        os.path.getsize(path),
+        sum(os.path.getsize(each) for each in paths),
         check_unchanged,
     )
+
+
+def _paths_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return the files of a source; a UsageError if there is none, or one is given twice."""
+    if isinstance(source, str | os.PathLike):
+        return [os.fspath(source)]
+    paths = [os.fspath(each) for each in source]
+    if not paths:
+        raise UsageError("source: expected a file or several, got none")
+    known = set[str]()
+    for path in paths:
+        real = os.path.realpath(path)
+        if real in known:
+            raise UsageError(f"{path}: expected each file once, got it twice")
+        known.add(real)
+    return paths
+
+
+def _format_of_all(paths: list[str], format: str | None) -> str:
+    """Return the format of the files of a source; a UsageError if they differ, or it is for one file only."""
+    name = checked_format(paths[0], format)
+    for path in paths[1:]:
+        if not FORMATS[name].names_words:
+            raise UsageError(f"{path}: expected one file with format {name}, as its columns have no names")
+        own = checked_format(path, format)
+        if own != name:
+            raise UsageError(f"{path}: expected files of one format, got {own} after {name} ({paths[0]})")
+    return name
 
 
 def _settings(name: str, spec: Spec, shard_documents: int) -> dict[str, Any]:
@@ -268,7 +301,10 @@ def write_corpus(
     spec = Spec("documents", tokenizer=Tokenizer(min_df=min_df, max_df=max_df))
     words = None if vocabulary is None else check_names("vocabulary", vocabulary, len(vocabulary))
     names = None if label_names is None else check_names("label names", label_names, len(label_names))
-    job = Job(open_documents(spec, documents), shard_documents, words, names, None, True, True)
+    job = Job(
+        [spec], lambda spec: open_documents(spec, documents), spec.path, shard_documents, words, names, None,
+        True, True,
+    )  # fmt: skip
     return job.run(
         CorpusWriter(path, overwrite=overwrite),
         {"format": "documents", "shard_documents": shard_documents},

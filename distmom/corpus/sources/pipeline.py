@@ -1,23 +1,27 @@
 """The pipeline from the chunks of a source to the shards of a corpus: encode, choose columns, write.
 
 Every chunk is encoded once into a part with its own numbering; once all parts exist, the columns are chosen
-and each part becomes a shard. Parts and shards finished by an interrupted run are reused.
+and each part becomes a shard, together with the next ones if they are small, as those of small files are. Parts
+and shards finished by an interrupted run are reused.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from distmom.corpus.block import MAX_VALUE, csr_from_parts
 from distmom.corpus.open import open_words
 from distmom.corpus.sources.columns import Columns, Named, Survey, label_columns, word_columns
-from distmom.corpus.sources.readers.part import Part, Unlabelled, renumber
+from distmom.corpus.sources.readers.part import Part, Unlabelled, offsets, renumber
 from distmom.corpus.sources.readers.source import Chunk
 from distmom.corpus.sources.readers.spec import Source, Spec
 from distmom.corpus.stored.shard import ShardResult, write_shard
@@ -42,9 +46,15 @@ class Job:
 
     Attributes
     ----------
-    source : Source
+    specs : sequence of Spec
+        One for each file of the source; the files are read one after the other. Only a source that contains words
+        and labels by name may have several.
+    open : callable
+        Opens a file.
+    name : str
+        Name of the whole source, for messages.
     shard_documents : int
-        Number of documents in a shard.
+        Largest number of documents in a shard.
     vocabulary, label_names : sequence of str or None
         Names given by the caller.
     like : Named or None
@@ -53,7 +63,9 @@ class Job:
         Whether the source contains words and labels by name.
     """
 
-    source: Source
+    specs: Sequence[Spec]
+    open: Callable[[Spec], Source]
+    name: str
     shard_documents: int
     vocabulary: Sequence[str] | None
     label_names: Sequence[str] | None
@@ -89,12 +101,12 @@ class Job:
         with writer:
             if writer.is_finished:
                 return open_words(writer.path)
-            parts = self._encode(writer.partial / "parts", run_map, progress, n_bytes)
-            survey = Survey(warnings=self.source.tally.counts.copy())
+            reading = _Reading(self.specs[0])
+            encoded = self._encode(reading, writer.partial / "parts", run_map, progress, n_bytes)
+            survey = Survey(warnings=reading.warnings)
             learns = self.names_words and self.vocabulary is None and self.like is None
-            for path in parts:
-                survey.add(Part.load_summary(path), learns)
-            spec = self.source.spec
+            parts = _surveyed(encoded, survey, learns)
+            spec = replace(reading.spec, path=self.name)
             if not survey.n_documents:
                 raise InputError.at(spec.path, None, "content", "at least one document", "none")
             if survey.unlabelled is not None:
@@ -107,7 +119,7 @@ class Job:
             with_rows = survey.last_row > survey.n_documents
             tasks = self._finishing(writer.directory, parts, words, labels, survey.integral, with_rows)
             done = unknown = 0
-            for result, dropped in run_map(finish_part, tasks):
+            for result, dropped in run_map(finish_parts, tasks):
                 writer.add(result)
                 done += result.entry["n_documents"]
                 unknown += dropped
@@ -123,43 +135,118 @@ class Job:
                 warn_of_listed_labels(spec.path, corpus)
         return corpus
 
-    def _encode(self, folder: Path, run_map: Map, progress: Progress, n_bytes: int | None) -> list[Path]:
-        """Encode every chunk that has no part yet, and return the paths of all parts."""
+    def _encode(
+        self, reading: _Reading, folder: Path, run_map: Map, progress: Progress, n_bytes: int | None
+    ) -> list[tuple[str, Path]]:
+        """Encode every chunk that has no part yet, and return the file and the path of all parts."""
         folder.mkdir(exist_ok=True)
-        parts: list[Path] = []
+        parts: list[tuple[str, Path]] = []
 
         def missing() -> Iterator[_Encoding]:
-            for index, chunk in enumerate(self.source.chunks(self.shard_documents)):
-                parts.append(folder / f"p{index:05d}")
-                if not _is_part(parts[-1]):
-                    yield _Encoding(parts[-1], chunk, self.source.spec, self.source.encode)
+            chunks = reading.chunks(map(self._opened, self.specs), self.shard_documents)
+            for index, (source, chunk) in enumerate(chunks):
+                path = folder / f"p{index:05d}"
+                parts.append((source.spec.path, path))
+                if not _is_part(path):
+                    yield _Encoding(path, chunk, source.spec, source.encode)
 
         for _ in run_map(encode_chunk, missing()):
-            progress("read", self.source.bytes_done(), n_bytes)
+            progress("read", reading.bytes_done, n_bytes)
         return parts
+
+    def _opened(self, spec: Spec) -> Source:
+        """Open a file; an InputError if its header has another number of words than the vocabulary."""
+        source = self.open(spec)
+        if self.vocabulary is not None and source.spec.n_words not in (None, len(self.vocabulary)):
+            raise InputError.at(
+                spec.path, 1, "number of words", f"{len(self.vocabulary)} as in the vocabulary",
+                str(source.spec.n_words),
+            )  # fmt: skip
+        return source
 
     def _finishing(
         self,
         directory: str,
-        parts: list[Path],
+        parts: list[_Encoded],
         words: Columns,
         labels: Columns,
         integral: bool,
         with_rows: bool,
     ) -> Iterator[_Finishing]:
-        for index, path in enumerate(parts):
-            part = Part.load_names(path)
-            yield _Finishing(
-                directory,
-                index,
-                path,
-                words.of(part[0]),
-                words.n,
-                labels.of(part[1]),
-                labels.n,
-                "int32" if integral else "float32",
-                with_rows,
-            )
+        dtype = "int32" if integral else "float32"
+        for index, together in enumerate(_together(parts, self.shard_documents)):
+            numbered = []
+            for part in together:
+                own_words, own_labels = Part.load_names(part.path)
+                numbered.append(
+                    _Numbered(part.path, part.rows_before, words.of(own_words), labels.of(own_labels))
+                )
+            yield _Finishing(directory, index, numbered, words.n, labels.n, dtype, with_rows)
+
+
+@dataclass
+class _Reading:
+    """The files of a source, which are opened and read one after the other.
+
+    Attributes
+    ----------
+    spec : Spec
+        Of the last file that was opened, completed with information from its header.
+    warnings : Counter
+        Number of repairs in the lines of all files read so far, by kind.
+    """
+
+    spec: Spec
+    warnings: Counter[str] = field(default_factory=Counter)
+    _source: Source | None = None
+    _bytes_before: int = 0
+
+    def chunks(self, sources: Iterable[Source], size: int) -> Iterator[tuple[Source, Chunk]]:
+        """Yield the chunks of ``size`` documents of all files, each with its file."""
+        for source in sources:
+            self.spec, self._source = source.spec, source
+            for chunk in source.chunks(size):
+                yield source, chunk
+            self.warnings += source.tally.counts
+            self._source, self._bytes_before = None, self.bytes_done
+
+    @property
+    def bytes_done(self) -> int:
+        """Bytes of all files read so far."""
+        return self._bytes_before + (self._source.bytes_done() if self._source is not None else 0)
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A part on disk, and the number of rows in the files before its own."""
+
+    path: Path
+    n_documents: int
+    rows_before: int
+
+
+def _surveyed(encoded: list[tuple[str, Path]], survey: Survey, learns: bool) -> list[_Encoded]:
+    """Add all parts to a survey, and return them with what is known of them."""
+    parts = []
+    for file, of_file in groupby(encoded, key=lambda each: each[0]):
+        rows_before = survey.last_row
+        for _, path in of_file:
+            summary = Part.load_summary(path)
+            survey.add(summary, learns, file, rows_before)
+            parts.append(_Encoded(path, summary.n_documents, rows_before))
+    return parts
+
+
+def _together(parts: list[_Encoded], shard_documents: int) -> Iterator[list[_Encoded]]:
+    """Yield the parts of each shard: neighbours, as many as it can hold."""
+    together: list[_Encoded] = []
+    for part in parts:
+        if together and sum(each.n_documents for each in together) + part.n_documents > shard_documents:
+            yield together
+            together = []
+        together.append(part)
+    if together:
+        yield together
 
 
 def check_label_field(spec: Spec, document: Unlabelled, *, is_new: bool) -> None:
@@ -180,8 +267,9 @@ def check_label_field(spec: Spec, document: Unlabelled, *, is_new: bool) -> None
     """
     if spec.labels_field != Spec.labels_field:
         raise InputError.at(
-            spec.path, document.line, "line", f"a field {spec.labels_field!r} (--labels-field) here or in another "
-            "line", f"fields {document.fields}"[:200],
+            document.path, document.line, "line",
+            f"a field {spec.labels_field!r} (--labels-field) here or in another line",
+            f"fields {document.fields}"[:200],
         )  # fmt: skip
     if document.candidates and not is_new:
         logger.warning(
@@ -239,13 +327,19 @@ class _Encoding:
 
 
 @dataclass(frozen=True)
+class _Numbered:
+    path: Path
+    rows_before: int
+    new_words: np.ndarray | None
+    new_labels: np.ndarray | None
+
+
+@dataclass(frozen=True)
 class _Finishing:
     directory: str
     index: int
-    path: Path
-    new_words: np.ndarray | None
+    parts: list[_Numbered]
     n_words: int
-    new_labels: np.ndarray | None
     n_labels: int
     dtype: str
     with_rows: bool
@@ -268,22 +362,36 @@ def encode_chunk(task: _Encoding) -> None:
     part.save(task.path)
 
 
-def finish_part(task: _Finishing) -> tuple[ShardResult, int]:
-    """Turn a part into a shard and return it with the number of words dropped; may run in any process."""
-    part = Part.load(task.path)
-    words = renumber(part.word_ptr, part.word_ids, part.values, task.new_words, task.n_words)
-    labels = renumber(
-        part.label_ptr, part.label_ids, np.ones(len(part.label_ids)), task.new_labels, task.n_labels
-    )
-    dropped = round(float(part.values.sum() - words.data.sum()))
-    ones = csr_from_parts(np.ones(labels.nnz, np.uint8), labels.indices, labels.indptr, labels.shape)
+def finish_parts(task: _Finishing) -> tuple[ShardResult, int]:
+    """Turn parts into one shard and return it with the number of words dropped; may run in any process."""
+    all_words, all_labels, ids, n_values = [], [], list[str](), 0.0
+    for numbered in task.parts:
+        part = Part.load(numbered.path)
+        all_words.append(
+            renumber(part.word_ptr, part.word_ids, part.values, numbered.new_words, task.n_words)
+        )
+        ones = np.ones(len(part.label_ids))
+        all_labels.append(renumber(part.label_ptr, part.label_ids, ones, numbered.new_labels, task.n_labels))
+        n_values += float(part.values.sum())
+        if part.ids is not None:
+            ids += part.ids
+        elif part.rows is not None and task.with_rows:
+            ids += map(str, (part.rows + numbered.rows_before).tolist())
+    words, labels = _stacked(all_words), _stacked(all_labels)
+    dropped = round(n_values - float(words.data.sum()))
     words = words.astype(task.dtype)
     # A small weight may underflow to zero in float32.
     words.eliminate_zeros()
-    ids = part.ids
-    if ids is None and part.rows is not None and task.with_rows:
-        ids = [str(row) for row in part.rows.tolist()]
-    return write_shard(task.directory, task.index, words, ones, ids), dropped
+    return write_shard(task.directory, task.index, words, labels.astype(np.uint8), ids or None), dropped
+
+
+def _stacked(matrices: Sequence[csr_array]) -> csr_array:
+    """Return CSR matrices of equal width below each other."""
+    lengths = np.concatenate([np.diff(each.indptr) for each in matrices])
+    values, columns = (
+        np.concatenate([getattr(each, name) for each in matrices]) for name in ("data", "indices")
+    )
+    return csr_from_parts(values, columns, offsets(lengths), (len(lengths), matrices[0].shape[1]))
 
 
 def _is_part(path: Path) -> bool:

@@ -110,7 +110,7 @@ def text_corpus(
         some = found[start : start + _CHUNK]
         lines = range(start, start + len(some))
         parts.append(encode_texts(spec, Tally(spec.path), some, [[] for _ in some], lines))
-        survey.add(parts[-1].summary(), learns)
+        survey.add(parts[-1].summary(), learns, spec.path)
     words = word_columns(spec, survey, words_given, like, named=True)
     own_rows = [renumber(p.word_ptr, p.word_ids, p.values, words.of(p.words), words.n) for p in parts]
     X = sparse.vstack(own_rows, format="csr") if own_rows else csr_array((0, words.n), dtype=np.int32)
@@ -166,7 +166,7 @@ def label_columns_of(
     )
     name_labels(part, Tally("y"), [list(names) for names in lists], range(len(lists)))
     survey = Survey()
-    survey.add(part.summary(), count_words=False)
+    survey.add(part.summary(), count_words=False, file="y")
     like = SimpleNamespace(vocabulary=(), label_names=first, settings={}) if len(first) else None
     columns = label_columns(Spec("y"), survey, None, like, named=True)
     new = columns.of(part.labels)

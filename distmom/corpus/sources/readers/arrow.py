@@ -48,19 +48,19 @@ class _Pieces:
 
 def open_parquet(spec: RowSpec, run_map: Any) -> RowSource:
     """Open a Parquet file; row groups are read where they are needed."""
-    pa = _pyarrow()
+    pa = import_pyarrow()
     try:
         with pa.parquet.ParquetFile(spec.path) as file:
             counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             header = tuple(file.schema_arrow.names)
     except (*UNREADABLE, pa.ArrowException) as error:
-        raise _unreadable(spec.path, "Parquet", error) from error
+        raise unreadable(spec.path, "Parquet", error) from error
     return _open(spec, _Pieces(spec.path, header, np.cumsum([0, *counts]), _load_parquet))
 
 
 def open_arrow(spec: RowSpec, run_map: Any) -> RowSource:
     """Open an Arrow IPC (Feather) file; record batches are read where they are needed."""
-    pa = _pyarrow()
+    pa = import_pyarrow()
     try:
         with pa.memory_map(spec.path) as stream:
             # The first column of a batch suffices to count its rows.
@@ -68,7 +68,7 @@ def open_arrow(spec: RowSpec, run_map: Any) -> RowSource:
             counts = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
             header = tuple(pa.ipc.open_file(stream).schema.names)
     except (*UNREADABLE, pa.ArrowException) as error:
-        raise _unreadable(spec.path, "an Arrow IPC file", error) from error
+        raise unreadable(spec.path, "an Arrow IPC file", error) from error
     return _open(spec, _Pieces(spec.path, header, np.cumsum([0, *counts]), _load_arrow))
 
 
@@ -107,7 +107,7 @@ def _group_starts(pieces: _Pieces, column: str) -> np.ndarray:
 
 def _refuse_missing(path: str, name: str, column: Any, first: int, expected: str) -> None:
     """Raise InputError for a missing value, NaN included, and for lists and the like."""
-    pa = _pyarrow()
+    pa = import_pyarrow()
     if pa.types.is_nested(column.type):
         raise InputError.at(path, None, f"column {name!r}", "single values", str(column.type))
     if column.null_count or pa.types.is_floating(column.type):
@@ -129,7 +129,7 @@ def _shard(spec: RowSpec, pieces: _Pieces, names: list[str], cut: Slice) -> Laye
         _refuse_missing(spec.path, name, column, first, "a finite number")
         values = column.to_numpy(zero_copy_only=False)
         if values.dtype.kind not in "iubf":
-            got = f"{column.type} (documents with texts are read from jsonl, csv and tsv)"
+            got = f"{column.type} (--text-field names a column with the texts of documents)"
             raise InputError.at(spec.path, None, f"column {name!r}", "numbers", got)
         columns.append(values)
     # float32 if all columns are float32; the check reports the row of a value that is not finite.
@@ -144,7 +144,8 @@ def _shard(spec: RowSpec, pieces: _Pieces, names: list[str], cut: Slice) -> Laye
     return LayerShard((layer,), {spec.layer: rows}, cut.starts, cut.continued, cut.continues, ids)
 
 
-def _pyarrow() -> Any:
+def import_pyarrow() -> Any:
+    """Return the module pyarrow; a UsageError if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -153,21 +154,22 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _unreadable(path: str, what: str, error: BaseException) -> InputError:
+def unreadable(path: str, what: str, error: BaseException) -> InputError:
+    """Return the error for a file that cannot be read as what its format says."""
     return InputError(f"{path}: cannot be read as {what}: {error}")
 
 
 def _load_parquet(path: str, first: int, last: int, columns: list[str]) -> Any:
-    pa = _pyarrow()
+    pa = import_pyarrow()
     try:
         with pa.parquet.ParquetFile(path) as file:
             return file.read_row_groups(list(range(first, last)), columns)
     except (*UNREADABLE, pa.ArrowException) as error:
-        raise _unreadable(path, "Parquet", error) from error
+        raise unreadable(path, "Parquet", error) from error
 
 
 def _load_arrow(path: str, first: int, last: int, columns: list[str]) -> Any:
-    pa = _pyarrow()
+    pa = import_pyarrow()
     try:
         with pa.memory_map(path) as stream:
             header = pa.ipc.open_file(stream).schema.names
@@ -176,4 +178,4 @@ def _load_arrow(path: str, first: int, last: int, columns: list[str]) -> Any:
             batches = [file.get_batch(i) for i in range(first, last)]
             return pa.Table.from_batches(batches, file.schema).select(columns)
     except (*UNREADABLE, pa.ArrowException) as error:
-        raise _unreadable(path, "an Arrow IPC file", error) from error
+        raise unreadable(path, "an Arrow IPC file", error) from error

@@ -36,6 +36,8 @@ class Unlabelled:
 
     Attributes
     ----------
+    path : str
+        Its file.
     line : int
     fields : list of str
         All fields.
@@ -43,6 +45,7 @@ class Unlabelled:
         Fields whose content may be labels.
     """
 
+    path: str
     line: int
     fields: list[str]
     candidates: list[str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,7 +53,7 @@ def open_csv(spec: Spec) -> Source:
     header = _take_records(reader, 1)
     names = next(_records(tally, 1, header), (1, 0, []))[2]
     _check_header(spec, names)
-    labels = next((names.index(name) for name in _label_fields(spec) if name in names), -1)
+    labels = next((names.index(name) for name in label_fields(spec) if name in names), -1)
     ids = -1 if spec.id_field is None else names.index(spec.id_field)
     spec = replace(spec, columns=(names.index(spec.text_field), labels, ids, len(names)), header=tuple(names))
 
@@ -220,7 +220,7 @@ def _split_labels(text: str, spec: Spec) -> list[str]:
     return text.split(spec.label_separator) if spec.label_separator else [text]
 
 
-def _label_fields(spec: Spec) -> tuple[str, ...]:
+def label_fields(spec: Spec) -> tuple[str, ...]:
     """Return the possible names of the field of the labels, in the order of preference."""
     names = ("labels", "label") if spec.labels_field == "labels" else (spec.labels_field,)
     return tuple(name for name in names if name not in (spec.text_field, spec.id_field))
@@ -249,9 +249,16 @@ def _checked_id(spec: Spec, line: int, value: Any) -> str:
 def encode_jsonl(chunk: Chunk, spec: Spec) -> Part:
     """Encode JSON objects, one per line."""
     tally = Tally(spec.path, spec.strict)
+    return encode_entries(spec, tally, chunk, json_objects(tally, chunk, spec.text_field))
+
+
+def encode_entries(
+    spec: Spec, tally: Tally, chunk: Chunk, entries: Iterable[tuple[int, str, dict[str, Any]]]
+) -> Part:
+    """Encode texts with named fields: the line, the text and all fields of each."""
     texts, labels, lines, ids = [], [], [], []
-    names, labelled, first = _label_fields(spec), False, None
-    for number, text, entry in json_objects(tally, chunk, spec.text_field):
+    names, labelled, first = label_fields(spec), False, None
+    for number, text, entry in entries:
         labelled = labelled or any(name in entry for name in names)
         first = first or (number, entry)
         texts.append(text)
@@ -268,7 +275,8 @@ def encode_jsonl(chunk: Chunk, spec: Spec) -> Part:
 def _unlabelled(spec: Spec, line: int, entry: dict[str, Any]) -> Unlabelled:
     """Return a document without the field of the labels; other fields with a text or a list may contain them."""
     others = (name for name in sorted(entry) if name not in (spec.text_field, spec.id_field))
-    return Unlabelled(line, sorted(entry), [name for name in others if isinstance(entry[name], (str, list))])
+    candidates = [name for name in others if isinstance(entry[name], (str, list))]
+    return Unlabelled(spec.path, line, sorted(entry), candidates)
 
 
 def json_objects(tally: Tally, chunk: Chunk, text_field: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -280,23 +288,28 @@ def json_objects(tally: Tally, chunk: Chunk, text_field: str) -> Iterator[tuple[
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
-            got = f"text that is no JSON ({error})"
+            got = f"text that is not valid JSON ({error})"
             raise InputError.at(tally.path, number, "line", "a JSON object", got) from error
         if not isinstance(entry, dict):
             remedy = (
                 ": write one object per line, without an array around them" if isinstance(entry, list) else ""
             )
             raise InputError.at(tally.path, number, "line", "a JSON object", type(entry).__name__ + remedy)
-        text = entry.get(text_field)
-        if not isinstance(text, str):
-            other = "null" if text is None else type(text).__name__
-            got = other if text_field in entry else f"fields {sorted(entry)}"
-            raise InputError.at(tally.path, number, f"field {text_field!r}", "text", got[:200])
-        yield number, text, entry
+        yield number, entry_text(tally, number, entry, text_field), entry
+
+
+def entry_text(tally: Tally, line: int, entry: dict[str, Any], text_field: str) -> str:
+    """Return the text of a document with named fields; an InputError if it has none."""
+    text = entry.get(text_field)
+    if isinstance(text, str):
+        return text
+    other = "null" if text is None else type(text).__name__
+    got = other if text_field in entry else f"fields {sorted(entry)}"
+    raise InputError.at(tally.path, line, f"field {text_field!r}", "text", got[:200])
 
 
 def _json_labels(spec: Spec, line: int, entry: dict[str, Any]) -> list[str]:
-    name = next((each for each in _label_fields(spec) if entry.get(each) is not None), None)
+    name = next((each for each in label_fields(spec) if entry.get(each) is not None), None)
     if name is None:
         return []
     value = entry[name]

@@ -1,0 +1,199 @@
+"""Texts with named labels in Parquet and Arrow IPC (Feather) files, read batch by batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, BinaryIO
+
+from distmom.corpus.files.npy import UNREADABLE
+from distmom.corpus.sources.readers.arrow import import_pyarrow, unreadable
+from distmom.corpus.sources.readers.part import Part, Unlabelled
+from distmom.corpus.sources.readers.source import Chunk, Tally, open_source
+from distmom.corpus.sources.readers.spec import Source, Spec
+from distmom.corpus.sources.readers.text import encode_entries, entry_text, label_fields
+from distmom.errors import InputError
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of file.
+
+    Attributes
+    ----------
+    name : str
+        For messages.
+    schema : callable
+        Returns the schema of an open file.
+    batches : callable
+        ``batches(stream, columns, size)`` yields some columns of an open file, batch by batch: of at most ``size``
+        rows, or as they are stored.
+    """
+
+    name: str
+    schema: Callable[[BinaryIO], Any]
+    batches: Callable[[BinaryIO, list[str], int], Iterable[Any]]
+
+
+def _parquet_schema(stream: BinaryIO) -> Any:
+    return import_pyarrow().parquet.read_schema(stream)
+
+
+def _parquet_batches(stream: BinaryIO, columns: list[str], size: int) -> Iterable[Any]:
+    # Threads would read ahead, in any order.
+    batches: Iterable[Any] = (
+        import_pyarrow().parquet.ParquetFile(stream).iter_batches(size, columns=columns, use_threads=False)
+    )
+    return batches
+
+
+def _arrow_schema(stream: BinaryIO) -> Any:
+    return _open_arrow(stream).schema
+
+
+def _arrow_batches(stream: BinaryIO, columns: list[str], size: int) -> Iterable[Any]:
+    names = _arrow_schema(stream).names
+    stream.seek(0)
+    options = import_pyarrow().ipc.IpcReadOptions(included_fields=[names.index(name) for name in columns])
+    reader = _open_arrow(stream, options)
+    if hasattr(reader, "num_record_batches"):
+        return map(reader.get_batch, range(reader.num_record_batches))
+    batches: Iterable[Any] = reader
+    return batches
+
+
+def _open_arrow(stream: BinaryIO, options: Any = None) -> Any:
+    """Open an IPC file, whose batches can be read in any order, or an IPC stream."""
+    pa = import_pyarrow()
+    is_file = stream.read(6) == b"ARROW1"
+    stream.seek(0)
+    return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(stream, options=options)
+
+
+_PARQUET = _Kind("Parquet", _parquet_schema, _parquet_batches)
+_ARROW = _Kind("an Arrow IPC file", _arrow_schema, _arrow_batches)
+
+
+def open_parquet_texts(spec: Spec) -> Source:
+    """Open a Parquet file with one text per row."""
+    return _open(spec, _PARQUET)
+
+
+def open_arrow_texts(spec: Spec) -> Source:
+    """Open an Arrow IPC file or stream with one text per row."""
+    return _open(spec, _ARROW)
+
+
+def has_texts(path: str, format: str, text_field: str) -> bool:
+    """Return whether a ``parquet`` or ``arrow`` file has a column of texts.
+
+    A column that the caller named is taken for one; that of the default name must have texts.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    UsageError
+        If pyarrow is not installed.
+    """
+    if text_field != Spec.text_field:
+        return True
+    found = dict(_columns_of(path, _PARQUET if format == "parquet" else _ARROW)).get(text_field)
+    types = import_pyarrow().types
+    if found is not None and types.is_dictionary(found):
+        found = found.value_type
+    return found is not None and bool(
+        types.is_string(found) or types.is_large_string(found) or types.is_string_view(found)
+    )
+
+
+def _columns_of(path: str, kind: _Kind) -> list[tuple[str, Any]]:
+    """Return the names and types of all columns of a file."""
+    with open_source(path) as stream, _explained(path, kind.name):
+        return [(column.name, column.type) for column in kind.schema(stream)]
+
+
+@contextmanager
+def _explained(path: str, what: str) -> Iterator[None]:
+    """Raise an InputError that names the file for whatever an unreadable file raises; a context manager."""
+    try:
+        yield
+    except (*UNREADABLE, import_pyarrow().ArrowException) as error:
+        raise unreadable(path, what, error) from error
+
+
+def _open(spec: Spec, kind: _Kind) -> Source:
+    header = tuple(name for name, _ in _columns_of(spec.path, kind))
+    wanted = {"--text-field": spec.text_field, "--id-column": spec.id_field}
+    if spec.labels_field != Spec.labels_field:
+        wanted["--labels-field"] = spec.labels_field
+    for option, name in wanted.items():
+        if name is not None and header.count(name) != 1:
+            raise InputError.at(spec.path, None, "columns", f"one {name!r} ({option})", repr(header)[:200])
+    used = (spec.text_field, *label_fields(spec), spec.id_field)
+    columns = [name for name in header if name in used]
+    n_bytes = 0
+
+    def chunks(size: int) -> Iterator[Chunk]:
+        nonlocal n_bytes
+        first = 0
+        with open_source(spec.path) as stream:
+            with _explained(spec.path, kind.name):
+                tables = _cut(kind.batches(stream, columns, size), size)
+                table = next(tables, None)
+            while table is not None:
+                with _explained(spec.path, kind.name):
+                    following = next(tables, None)
+                # What follows the last batch is not read.
+                n_bytes = os.path.getsize(spec.path) if following is None else stream.tell()
+                yield Chunk(first + 1, b"", first, table.num_rows, _to_bytes(table))
+                first += table.num_rows
+                table = following
+
+    return Source(
+        replace(spec, header=header), chunks, encode_table, Tally(spec.path, spec.strict), lambda: n_bytes
+    )
+
+
+def _cut(batches: Iterable[Any], size: int) -> Iterator[Any]:
+    """Yield tables of ``size`` rows, the last of which may have fewer."""
+    join = import_pyarrow().Table.from_batches
+    waiting, n_rows = list[Any](), 0
+    for batch in batches:
+        # Offsets beyond the texts would be read from any place in memory.
+        batch.validate(full=True)
+        waiting.append(batch)
+        n_rows += batch.num_rows
+        if n_rows >= size:
+            table, full = join(waiting), n_rows - n_rows % size
+            yield from map(partial(table.slice, length=size), range(0, full, size))
+            waiting, n_rows = table.slice(full).to_batches(), n_rows - full
+    if n_rows:
+        yield join(waiting)
+
+
+def _to_bytes(table: Any) -> bytes:
+    """Return a table as an IPC stream; a pickle of a slice would have the buffers of the whole table."""
+    pa = import_pyarrow()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def encode_table(chunk: Chunk, spec: Spec) -> Part:
+    """Encode rows of a table; their numbers, from 1, take the place of line numbers in messages."""
+    tally = Tally(spec.path, spec.strict)
+    with _explained(spec.path, "a table"):
+        entries = import_pyarrow().ipc.open_stream(chunk.other).read_all().to_pylist()
+    rows = enumerate(entries, chunk.first_line)
+    texts = ((row, entry_text(tally, row, entry, spec.text_field), entry) for row, entry in rows)
+    part = encode_entries(spec, tally, chunk, texts)
+    if part.unlabelled is not None:
+        # The other columns have not been read.
+        others = [name for name in sorted(spec.header) if name not in (spec.text_field, spec.id_field)]
+        part.unlabelled = Unlabelled(spec.path, chunk.first_line, sorted(spec.header), others)
+    return part
