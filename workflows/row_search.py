@@ -326,7 +326,7 @@ def of_spheres(arguments: argparse.Namespace, seed: int) -> Systems:
         return np.stack([model.search(v, force=True).mean for v in vectors])
 
     def preferred() -> np.ndarray:
-        means = SphericalMixture(k, decomposition="power").fit(X).means_
+        means = SphericalMixture(k, decomposition="power", n_em_iter=0).fit(X).means_
         return np.asarray(means[(vectors @ means.T).argmax(axis=1)])
 
     systems: dict[str, Callable[[], Any]] = {

@@ -50,7 +50,7 @@ def sample_of_views(n, k=K, seed=0):
 
 
 def gaussians(**options):
-    return SphericalMixture(K, third_moment="slices", **options)
+    return SphericalMixture(K, n_em_iter=0, third_moment="slices", **options)
 
 
 def views(**options):
@@ -105,7 +105,7 @@ def test_variances_come_back_from_slices(k, variances):
     true = gaussian_population(6, k)
     if variances == "common":
         true = GaussianPopulation(true.means, true.weights, 1.3)
-    model = SphericalMixture(k, third_moment="slices", variances=variances, power_steps=1)
+    model = SphericalMixture(k, n_em_iter=0, third_moment="slices", variances=variances, power_steps=1)
     model.fit_corpus(exact_rows(true))
     error, order = matched(model.means_, true.means)
     assert error < 1e-10
@@ -124,7 +124,7 @@ def test_power_steps_bring_components_of_slices_to_those_of_the_whole_third_mome
         return getattr(model, model.matched_by)
 
     full = (
-        SphericalMixture(K) if kind == "gaussians" else MultiView(K, widths=WIDTHS, n_em_iter=0)
+        SphericalMixture(K, n_em_iter=0) if kind == "gaussians" else MultiView(K, widths=WIDTHS, n_em_iter=0)
     ).fit_corpus(RowCorpus(X, shard_rows=500))
     assert "third_moment" not in full.diagnostics_
     whole = getattr(full, full.matched_by)
@@ -141,7 +141,7 @@ def test_a_fit_goes_through_where_the_whole_third_moment_does_not_fit(kind):
     X = means[rng.integers(0, k, 6000)] + rng.normal(size=(6000, d))
     corpus = RowCorpus(X, shard_rows=1000)
     if kind == "gaussians":
-        options = {"n_power_iter": 1}
+        options = {"n_em_iter": 0, "n_power_iter": 1}
         # The covariance is added up whole, and its leading eigenvectors are the basis.
         make, whole = SphericalMixture, RowMomentsPass(d, rank=k - 1)
     else:

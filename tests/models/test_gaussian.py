@@ -21,6 +21,11 @@ from distmom.models.gaussian.estimator import SphericalMixture
 from distmom.simulate.mixtures import GaussianPopulation
 
 
+def of_moments(n_components, **options):
+    """A mixture that is fitted by the moments alone."""
+    return SphericalMixture(n_components, n_em_iter=0, **options)
+
+
 def assert_recovered(model, true, tolerance=1e-10):
     error, order = matched(model.means_, true.means)
     assert error < tolerance
@@ -43,7 +48,7 @@ def assert_recovered(model, true, tolerance=1e-10):
 )
 def test_an_exact_population_gives_back_the_parameters(d, k, options, names):
     true = gaussian_population(d, k)
-    model = SphericalMixture(k, **options).fit_corpus(exact_rows(true, shard_rows=50))
+    model = of_moments(k, **options).fit_corpus(exact_rows(true, shard_rows=50))
     assert [timing["name"] for timing in model.timings_] == names
     assert_recovered(model, true)
     if k > 1:
@@ -63,7 +68,7 @@ def test_an_exact_population_gives_back_the_parameters(d, k, options, names):
 )
 def test_an_exact_population_gives_back_the_parameters_by_rotations(d, k, options, names):
     true = gaussian_population(d, k)
-    model = SphericalMixture(k, route="rotation", **options).fit_corpus(exact_rows(true, shard_rows=50))
+    model = of_moments(k, route="rotation", **options).fit_corpus(exact_rows(true, shard_rows=50))
     assert [timing["name"] for timing in model.timings_] == names
     assert_recovered(model, true)
     if k > 1:
@@ -80,7 +85,7 @@ def test_the_average_of_rotations_is_better_than_one_and_nearly_as_good_as_an_es
         for name, options in {
             "noise": {}, "one": {"route": "rotation", "n_rotations": 1}, "many": {"route": "rotation"},
         }.items():  # fmt: skip
-            found = SphericalMixture(3, random_state=seed, **options).fit(X).means_
+            found = of_moments(3, random_state=seed, **options).fit(X).means_
             errors.setdefault(name, []).append(matched(found, true.means)[0])
     noise, one, many = (np.mean(errors[name]) for name in ("noise", "one", "many"))
     assert many < 0.2 * one
@@ -91,16 +96,16 @@ def test_the_average_of_rotations_is_better_than_one_and_nearly_as_good_as_an_es
 def test_rotations_average_the_variances_where_they_are_common():
     differing = gaussian_population(9, 3)
     true = GaussianPopulation(differing.means, differing.weights, 1.3)
-    model = SphericalMixture(3, route="rotation", variances="common").fit_corpus(exact_rows(true))
+    model = of_moments(3, route="rotation", variances="common").fit_corpus(exact_rows(true))
     assert_recovered(model, true)
 
 
 def test_a_common_variance_is_recovered_and_differing_ones_are_averaged():
     differing = gaussian_population(6, 3)
     true = GaussianPopulation(differing.means, differing.weights, 1.3)
-    model = SphericalMixture(3, variances="common").fit_corpus(exact_rows(true))
+    model = of_moments(3, variances="common").fit_corpus(exact_rows(true))
     assert_recovered(model, true)
-    averaged = SphericalMixture(3, variances="common").fit_corpus(exact_rows(differing))
+    averaged = of_moments(3, variances="common").fit_corpus(exact_rows(differing))
     assert_allclose(averaged.variances_, differing.weights @ differing.variances, rtol=1e-10)
     # The third moment lacks the correction for differing variances.
     assert matched(averaged.means_, true.means)[0] > 0.01
@@ -114,19 +119,19 @@ def test_the_origin_of_the_rows_does_not_matter():
     def moved(distance):
         return GaussianPopulation(centred + distance, weights, true.variances)
 
-    model = SphericalMixture(3).fit_corpus(exact_rows(moved(0.0)))
+    model = of_moments(3).fit_corpus(exact_rows(moved(0.0)))
     assert_recovered(model, moved(0.0))
-    far = SphericalMixture(3).fit_corpus(exact_rows(moved(1e4)))
+    far = of_moments(3).fit_corpus(exact_rows(moved(1e4)))
     error, order = matched(far.means_ - 1e4, centred)
     assert error < 1e-7
     assert_allclose(far.weights_, weights[order], rtol=1e-7)
     # Farther away, the covariance loses its digits.
-    farther = SphericalMixture(3).fit_corpus(exact_rows(moved(1e6)))
+    farther = of_moments(3).fit_corpus(exact_rows(moved(1e6)))
     assert matched(farther.means_ - 1e6, centred)[0] < 0.1
     refusal = r"mean of the rows has norm 2\.45e\+08, and .* covariance by about 13\.3: subtract the mean"
     for k in (3, "auto"):
         with pytest.raises(NumericalError, match=refusal):
-            SphericalMixture(k).fit_corpus(exact_rows(moved(1e8)))
+            of_moments(k).fit_corpus(exact_rows(moved(1e8)))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 255.0])
@@ -143,7 +148,7 @@ def test_errors_fall_with_the_root_of_the_number_of_rows(route):
     true = gaussian_population(20, 3, scale=1.0)
     errors = []
     for n in (2_000, 32_000):
-        models = [SphericalMixture(3, route=route).fit(true.sample(n, seed).X) for seed in range(8)]
+        models = [of_moments(3, route=route).fit(true.sample(n, seed).X) for seed in range(8)]
         found = [model.means_ for model in models]
         errors.append(
             np.mean([np.linalg.norm(m - true.means[matched(m, true.means)[1]], axis=1).mean() for m in found])
@@ -165,7 +170,7 @@ def brute_force(X, means, weights, variances):
 def test_rows_are_read_by_the_rule_of_bayes():
     true = gaussian_population(5, 3, scale=1.0)
     X = true.sample(3000, 0).X
-    model = SphericalMixture(3).fit(X)
+    model = of_moments(3).fit(X)
     logs = brute_force(X, model.means_, model.weights_, model.variances_)
     density = logsumexp(logs, axis=1)
     assert_allclose(model.score_samples(X), density, atol=1e-9)
@@ -185,7 +190,7 @@ def test_rows_are_read_by_the_rule_of_bayes():
 @pytest.mark.parametrize("variances", ["differing", "common"])
 def test_an_em_pass_is_an_iteration_by_brute_force(variances):
     X = gaussian_population(5, 3, scale=1.0).sample(2000, 0).X
-    before = SphericalMixture(3, variances=variances).fit(X)
+    before = of_moments(3, variances=variances).fit(X)
     after = SphericalMixture(3, variances=variances, n_em_iter=1).fit_corpus(RowCorpus(X, shard_rows=300))
     logs = brute_force(X, before.means_, before.weights_, before.variances_)
     p = np.exp(logs - logsumexp(logs, axis=1, keepdims=True))
@@ -243,7 +248,7 @@ def test_the_plan_lists_the_passes_that_are_made_and_a_saved_model_is_the_same(t
 
 def test_components_of_rows_are_stored(tmp_path):
     X = gaussian_population(6, 3).sample(500, 0).X
-    model = SphericalMixture(3).fit(X)
+    model = of_moments(3).fit(X)
     # Units of three rows and more are cut by shards.
     corpus = RowCorpus(X, np.r_[np.full(100, 3), 200], shard_rows=64)
     stored = assigned(model, corpus)
@@ -255,7 +260,7 @@ def test_components_of_rows_are_stored(tmp_path):
 
 def test_drawn_rows_are_of_the_mixture():
     true = gaussian_population(6, 3)
-    model = SphericalMixture(3).fit_corpus(exact_rows(true))
+    model = of_moments(3).fit_corpus(exact_rows(true))
     X, components = model.sample(20_000, random_state=1)
     for i in range(3):
         own = X[components == i]
@@ -266,7 +271,7 @@ def test_drawn_rows_are_of_the_mixture():
 
 def test_coordinates_are_in_the_span_of_the_means():
     true = gaussian_population(6, 3)
-    model = SphericalMixture(3).fit_corpus(exact_rows(true))
+    model = of_moments(3).fit_corpus(exact_rows(true))
     Z = model.transform(model.means_)
     assert Z.shape == (3, 3)
     # The span contains the means, so that distances between them are kept.
@@ -274,13 +279,13 @@ def test_coordinates_are_in_the_span_of_the_means():
     outside = np.linalg.svd(model.means_)[2][-1:]
     assert_allclose(model.transform(outside), 0.0, atol=1e-12)
     centred = GaussianPopulation(true.means - true.weights @ true.means, true.weights, true.variances)
-    dependent = SphericalMixture(3).fit_corpus(exact_rows(centred))
+    dependent = of_moments(3).fit_corpus(exact_rows(centred))
     assert dependent.transform(model.means_).shape == (3, 2)
 
 
 def test_pictures_and_summary_are_json_values_and_show_the_components():
     X = gaussian_population(6, 3, scale=4.0).sample(2000, 0).X
-    model = SphericalMixture(3).fit(X)
+    model = of_moments(3).fit(X)
     assert json.loads(json.dumps(model.summary()))["n_components"] == 3
     scatter, bars, lines = json.loads(json.dumps(model.pictures()))
     points = np.c_[scatter["x"], scatter["y"]]
@@ -343,7 +348,7 @@ def test_rows_without_noise_and_constant_columns_are_fitted():
     assert (model.predict(rows) == np.repeat([0, 1, 2], [50, 30, 20])).all()
     assert model.diagnostics_["n_floored_variances"] == 3
     X = np.hstack([gaussian_population(6, 3).sample(2000, 0).X, np.full((2000, 2), 7.0)])
-    assert_allclose(SphericalMixture(3).fit(X).means_[:, 6:], 7.0)
+    assert_allclose(of_moments(3).fit(X).means_[:, 6:], 7.0)
 
 
 def test_the_command_line_fits_rows_and_writes_components_and_a_report(tmp_path, capsys):
@@ -376,10 +381,10 @@ def test_the_command_line_fits_rows_and_writes_components_and_a_report(tmp_path,
 def test_a_memory_limit_cuts_the_basis_into_slabs():
     true = gaussian_population(200_000, 3, scale=0.01)
     corpus = RowCorpus(true.sample(120, 0).X, shard_rows=8)
-    model = SphericalMixture(3, n_power_iter=1)
+    model = of_moments(3, n_power_iter=1)
     planned = [(p.name, p.n_slabs) for p in model.plan(corpus, 652 << 20).passes]
     assert planned == [("sketch", 4), ("power", 4), ("moments", 1)]
-    limited = SphericalMixture(3, n_power_iter=1).fit_corpus(corpus, memory_limit=652 << 20)
+    limited = of_moments(3, n_power_iter=1).fit_corpus(corpus, memory_limit=652 << 20)
     assert_allclose(limited.means_, model.fit_corpus(corpus).means_, atol=1e-8)
 
 

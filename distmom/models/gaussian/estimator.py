@@ -142,7 +142,7 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
     third_moment: str = third_moment_parameter()
     power_steps: int = power_steps_parameter()
     n_em_iter: int = parameter(
-        "Iterations of expectation and maximisation after the moments, one pass each.", default=0, least=0
+        "Iterations of expectation and maximisation after the moments, one pass each.", default=10, least=0
     )
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
