@@ -6,8 +6,8 @@
 Four tasks: planted mixtures (error of the means, accuracy of the components), the classes of data sets of
 scikit-learn, as they are and with columns in standard deviations (adjusted Rand index with the classes), faces
 reduced by principal component analysis (adjusted Rand index with the people), and patches of photographs
-(log-likelihood of patches of other photographs). All systems run in the same process, with the number of threads of BLAS that
-the environment sets; a fit by moments makes its passes in this process, on one thread.
+(log-likelihood of patches of other photographs). All systems run in the same process, with the number of threads
+of BLAS that the environment sets; a fit by moments makes its passes in this process, on one thread.
 """
 
 from __future__ import annotations
