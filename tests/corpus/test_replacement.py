@@ -1,5 +1,6 @@
 """Files and directories are replaced by whole ones, also where many replace them at once."""
 
+import errno
 import os
 import shutil
 import threading
@@ -12,6 +13,7 @@ from distmom.corpus.files.commit import (
     put_directory,
     replace_directory,
     restore_replaced,
+    sync_tree,
     write_atomic,
 )
 from distmom.errors import StoreError, UsageError
@@ -123,6 +125,15 @@ def test_put_directory_replaces_on_request_only(tmp_path, monkeypatch, seen):
     put_directory(tmp_path / "a", tmp_path / "b", overwrite=True)
     assert (tmp_path / "b" / "file").read_text() == "a"
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_directory_that_cannot_be_listed_is_not_taken_for_flushed(tmp_path, monkeypatch):
+    def fail(path):
+        raise OSError(errno.EIO, "input/output error", str(path))
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(OSError, match="input/output error"):
+        sync_tree(tmp_path)
 
 
 def test_commit_directory_never_replaces(tmp_path):
