@@ -245,5 +245,14 @@ def test_a_directory_belongs_to_one_job(tmp_path):
         write_record(tmp_path / "job", record)
 
 
+def test_a_damaged_record_does_not_hide_the_other_jobs(tmp_path, caplog):
+    for name in ("first", "second"):
+        write_record(tmp_path / name, new_record(["fit", "c", "m"], "tcp://127.0.0.1:1"))
+    content = (tmp_path / "first" / "job.json").read_bytes()
+    (tmp_path / "first" / "job.json").write_bytes(content.replace(b"fit", b"fiT"))
+    assert [job.directory for job in jobs.list_jobs(tmp_path)] == [tmp_path / "second"]
+    assert f"a job is left out of the list: {tmp_path / 'first' / 'job.json'}: checksum" in caplog.text
+
+
 def test_the_command_line_offers_the_commands_that_can_be_submitted():
     assert set(cli_jobs._COMMANDS) == set(record.COMMANDS)
