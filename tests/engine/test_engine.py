@@ -221,6 +221,7 @@ def test_a_run_is_held_by_one_process(tmp_path):
         "epochs",
         "lease.json",
         "log.jsonl",
+        "partial",
         "passes",
         "rows",
         "states",
@@ -356,3 +357,40 @@ def test_a_failing_background_commit_is_raised_by_flush(tmp_path):
         directory.flush()
     assert directory.load_pass("p", "0" * 32) is None
     directory.flush()
+
+
+def test_a_run_ends_at_the_pass_after_a_failing_background_commit(tmp_path, monkeypatch):
+    corpus = random_corpus(d=8)
+    done = []
+
+    def fail(path):
+        raise OSError(errno.EIO, "input/output error", str(path))
+
+    def run(engine, seed):
+        pass_ = WordSketchPass(8, n_columns=3, seed=seed)
+        state = engine.put(np.arange(4.0))
+        engine.run(pass_, finish=lambda tallies: TallResult({"all": StoredColumns((state,))}, {}))
+        done.append(seed)
+
+    def run_all():
+        with open_engine(corpus, tmp_path) as engine:
+            for seed in range(4):
+                run(engine, seed)
+
+    monkeypatch.setattr("distmom.engine.directory.run_directory.sync_path", fail)
+    with pytest.raises(OSError, match="input/output error"):
+        run_all()
+    assert done == [0]
+
+
+def test_files_of_a_temporary_run_leave_nothing_open(monkeypatch):
+    monkeypatch.setattr("distmom.engine.stored.held.HELD_STATE_BYTES", 0)
+    with open_engine(random_corpus(d=8)) as engine:
+        state = engine.put(np.arange(4.0))
+        array = state.load()
+        before = len(os.listdir("/proc/self/fd"))
+    assert (state.path, state.digest) not in _maps
+    # An array that is in use stays valid.
+    assert array.tolist() == [0.0, 1.0, 2.0, 3.0]
+    del array
+    assert len(os.listdir("/proc/self/fd")) < before

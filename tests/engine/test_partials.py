@@ -9,7 +9,6 @@ from helpers import meanwhile
 from distmom.engine.directory.partials import PartialFiles
 from distmom.engine.stored.scratch import write_scratch
 
-
 N_TRIALS = 2_000
 
 

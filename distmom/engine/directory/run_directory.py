@@ -222,7 +222,13 @@ class RunDirectory:
             waits for it.
         files : iterable of ScratchArray, default ()
             Partial sums, which later files overwrite.
+
+        Raises
+        ------
+        Exception
+            The error of an earlier commit in the background, if one has failed.
         """
+        self._committer.check()
         if states and not self.durable:
             self.partials.release(files)
             return
