@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,8 +27,6 @@ from distmom.engine.sums.folded import Folded
 from distmom.engine.sums.sparse import Runs
 from distmom.engine.sums.tall import Partials
 from distmom.engine.tasks import GroupTask, TallCut
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -207,12 +204,7 @@ class Scans:
         """
         add_spent(self.spent, folded.spent)
         self.directory.record_environments(folded.environments)
-        for each in folded.differing:
-            logger.warning(
-                "%s: two attempts at a task gave different bits: %s; the processors of the workers differ, or a "
-                "computation depends on more than its input",
-                pass_.name, each,
-            )  # fmt: skip
+        folded.warn_of_differing(pass_.name)
 
 
 def _small_sums(pass_: Pass) -> Sums:
