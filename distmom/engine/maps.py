@@ -15,6 +15,7 @@ from distmom.clock import add_spent
 from distmom.engine.directory.run_directory import RunDirectory
 from distmom.engine.environment import Environment, environment
 from distmom.engine.executors.executor import Executor
+from distmom.engine.joined import JoinedRecord
 from distmom.engine.passes import fingerprint, named
 from distmom.engine.reports import Report, remove_others
 from distmom.engine.stored.arrays import SLAB_ROWS, StoredArray
@@ -58,7 +59,7 @@ class Maps:
         Seconds by kind of work, to which those of all tasks are added.
     kept : Path or None, default None
         Directory of the partial sums of a pass, for work on its total in a run that can be resumed: what
-        `map_runs` has made is kept there until the pass is committed.
+        `map_runs` and `combine` have made is kept there until the pass is committed.
     """
 
     directory: RunDirectory
@@ -210,6 +211,18 @@ class Maps:
 
     def _combine(self, terms: Sequence[Term], pruning: Pruning | None, *, mixed: bool) -> MixedRows:
         terms = stored_terms(self.directory, terms)
+        record = None
+        if self.kept is not None:
+            key = fingerprint((terms, pruning, mixed, environment().versions()))
+            record = JoinedRecord(self.kept / "joined" / f"{key[:32]}.json", self.directory.states)
+            if (found := record.read()) is not None:
+                return found
+        joined = self._joined(terms, pruning, mixed)
+        if record is not None:
+            record.write(joined)
+        return joined
+
+    def _joined(self, terms: Sequence[Term], pruning: Pruning | None, mixed: bool) -> MixedRows:
         slabs, lengths = row_slabs(terms)
         if pruning is not None:
             pruning = pruning.for_rows(lengths)

@@ -17,11 +17,13 @@ from distmom.engine import (
     OnCluster,
     Pass,
     PassDone,
+    Pruning,
     RunDirectory,
     StoredColumns,
     SumSpec,
     TallResult,
     Term,
+    maps,
     open_engine,
     plan,
     reports,
@@ -459,6 +461,58 @@ def test_what_was_made_of_the_total_is_kept_until_the_pass_is_committed(tmp_path
     assert {0, 4} <= set(again)
     assert noted() == []
     assert list((directory / "partial").iterdir()) == []
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("files", ["held", "in files"])
+def test_a_joined_matrix_is_kept_until_the_pass_is_committed(
+    tmp_path, monkeypatch, noted, stop_at, files, mixed
+):
+    if files == "in files":
+        monkeypatch.setattr("distmom.engine.stored.held.HELD_SUM_BYTES", 0)
+    monkeypatch.setattr("distmom.engine.terms.SLAB_ENTRIES", 40)
+    corpus = random_corpus()
+    pass_ = PASSES["sparse"](corpus.n_words, str(tmp_path))
+    added = []
+
+    def add(*arguments, add_slab=maps.add_slab):
+        added.append(arguments[-1])
+        return add_slab(*arguments)
+
+    monkeypatch.setattr(maps, "add_slab", add)
+
+    def fit(directory, stop=False):
+        def finish(tallies):
+            term = Term(tallies.runs["sparse"], columns=np.arange(1.0, 5.0))
+            pruning = Pruning(0.5, 0.5)
+            sparse = engine.maps.combine([term], pruning)
+            joined = engine.maps.combine_mixed([replace(term, factor=2.0)], pruning) if mixed else None
+            if stop:
+                raise RuntimeError("interrupted")
+            arrays = {"indices": sparse.indices, "data": sparse.data}
+            arrays |= {"dense": joined.dense} if mixed else {}
+            return TallResult({name: StoredColumns((array,)) for name, array in arrays.items()}, {})
+
+        with open_engine(corpus, directory) as engine:
+            found = engine.run(pass_, finish=finish)
+            return {name: stored.digest for name, stored in found.states.items()}
+
+    expected = fit(tmp_path / "calm")
+    n_slabs = len(added)
+    assert n_slabs > 2
+    for damage in (None, flip, Path.unlink):
+        directory = tmp_path / str(damage)
+        with pytest.raises(RuntimeError, match="interrupted"):
+            fit(directory, stop=True)
+        if damage is not None:
+            [record, *_] = sorted(directory.glob("partial/*/*/joined/*.json"))
+            damage(
+                directory / "states" / Path(json.loads(record.read_bytes())["states"]["data"][0]["path"]).name
+            )
+        added.clear()
+        assert fit(directory) == expected
+        assert len(added) == (0 if damage is None else n_slabs // (1 + mixed))
+        assert list((directory / "partial").iterdir()) == []
 
 
 def test_nothing_is_kept_for_a_function_that_depends_on_more_than_its_arguments(tmp_path):

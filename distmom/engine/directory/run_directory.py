@@ -6,7 +6,7 @@ Layout of a run directory::
     states/<digest>.npy             stored arrays, which passes read (bases, whitening matrices)
     passes/<name>-<fingerprint>/    one committed pass: one .npy file per sum, and DONE.json, written last
     rows/<name>-<fingerprint>/      one Zarr array per shard and row output, named by its digest
-    partial/<epoch>/<pass>/         partial sums of a running pass, and reports on its finished groups
+    partial/<epoch>/<pass>/         partial sums of a running pass, and what was made of its total
     partial/<epoch>/spare/          files of earlier partial sums, to be overwritten
     environment.json                software and processors of the processes that have run tasks
     log.jsonl                       events of passes
