@@ -100,20 +100,17 @@ class Maps:
         """
         n_bytes = sum(n_rows * width * np.dtype(dtype).itemsize for width, dtype in outputs.values())
         held = self.holding.holds_states(n_bytes)
-        files: dict[str, RowOutput | HeldOutput] = {
-            name: HeldOutput(n_rows, width, dtype)
-            if held
-            else RowOutput.create(
-                self.directory.new_state(), n_rows, width, dtype, self.directory.partials.spare
-            )
-            for name, (width, dtype) in outputs.items()
-        }
-        checksums: dict[str, list[str]] = {name: [] for name in files}
+        files: dict[str, RowOutput | HeldOutput] = {}
+        checksums: dict[str, list[str]] = {name: [] for name in outputs}
         total: Sums | None = None
         n_slabs = -(-n_rows // SLAB_ROWS)
         n_together = max(1, min(MAX_TOGETHER, n_slabs // (MAPS_PER_THREAD * self.executor.n_threads)))
-        work = partial(map_task, function, tuple(inputs), files, n_rows, arguments, piece_rows, n_together)
         try:
+            for name, (width, dtype) in outputs.items():
+                files[name] = self._output(n_rows, width, dtype, held)
+            work = partial(
+                map_task, function, tuple(inputs), files, n_rows, arguments, piece_rows, n_together
+            )
             for slabs, spent in self.executor.map(work, range(-(-n_slabs // n_together))):
                 add_spent(self.spent, spent)
                 for written, sums in slabs:
@@ -126,6 +123,13 @@ class Maps:
                 file.discard()
             raise
         return stored, total if total is not None else Sums()
+
+    def _output(self, n_rows: int, width: int, dtype: str, held: bool) -> RowOutput | HeldOutput:
+        """Return the array that tasks fill, in memory or in a file."""
+        if held:
+            return HeldOutput(n_rows, width, dtype)
+        spare = self.directory.partials.spare
+        return RowOutput.create(self.directory.new_state(), n_rows, width, dtype, spare)
 
     def map_runs(
         self,

@@ -241,10 +241,14 @@ def put_if_absent(
         except OSError as error:
             if error.errno not in _EXISTS:
                 raise
+        found = _identity(target)
         if is_whole(target):
             return
+        if _identity(target) != found:
+            # Another process has replaced it meanwhile.
+            continue
         damaged = Path(temporary).with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
-        # Another process may have been faster.
+        # Another process may be faster.
         with suppress(FileNotFoundError):
             os.rename(target, damaged)
         shutil.rmtree(damaged, ignore_errors=True)

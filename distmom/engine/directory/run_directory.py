@@ -164,9 +164,8 @@ class RunDirectory:
         path = self.path / "states" / f"{digest[:32]}.npy"
         # An existing file may have been truncated by a power failure.
         if not (path.exists() and _is_intact(path, digest)):
-            temporary = self.new_state()
-            np.save(temporary, array, allow_pickle=False)
-            os.replace(temporary, path)
+            write = partial(np.save, arr=array, allow_pickle=False)
+            write_atomic(path, write, survives_power_failure=False)
         return StoredArray(str(path), digest)
 
     def new_state(self) -> Path:
