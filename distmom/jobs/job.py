@@ -148,7 +148,8 @@ class Job:
         Returns
         -------
         int
-            As of the command; 5 if the job was lost.
+            As of the command; 128 and the number of the signal if one has ended the driver before it began the
+            command, and 5 if the job was lost.
 
         Raises
         ------
@@ -159,7 +160,7 @@ class Job:
         while True:
             observed = observation.look()
             if observed.state in ENDED and observed.end is not None:
-                return observed.end.exit_code
+                return observed.end.shell_code
             if observed.state == "lost":
                 return LOST
             left = self.place.look_s

@@ -35,6 +35,15 @@ def test_a_job_ends_when_it_is_cancelled_before_it_has_begun(tmp_path):
     assert found.wait(1) == 130
 
 
+def test_a_driver_that_a_signal_ends_before_it_begins_gives_the_exit_code_of_shells(tmp_path):
+    write_record(tmp_path / "job", new_record(["fit", "c", "m"], "tcp://127.0.0.1:1"))
+    (tmp_path / "job" / "epochs").mkdir()
+    process = subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    assert remote.await_end(process, tmp_path / "job") == -9
+    assert open_job(tmp_path / "job").wait(1) == 137
+    assert main(["jobs", "wait", str(tmp_path / "job")]) == 137
+
+
 def test_records_of_version_1_are_read(tmp_path):
     new = new_record(["fit", "c", "m"], "tcp://127.0.0.1:1", share=0.5)
     written = {name: value for name, value in asdict(new).items() if name not in ("run", "url")}
