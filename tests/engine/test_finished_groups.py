@@ -432,8 +432,10 @@ def items(tmp_path):
     return made
 
 
-@pytest.mark.parametrize("where", ["in process", "on threads"])
-def test_what_was_made_of_the_total_is_kept_until_the_pass_is_committed(tmp_path, noted, items, where):
+@pytest.mark.parametrize("where", ["in process", "on threads", "on a cluster"])
+def test_what_was_made_of_the_total_is_kept_until_the_pass_is_committed(
+    tmp_path, cluster, noted, items, where
+):
     corpus = random_corpus()
     pass_ = PASSES["sparse"](corpus.n_words, str(tmp_path))
     expected = run_items(pass_, corpus, tmp_path / "calm")
@@ -451,11 +453,9 @@ def test_what_was_made_of_the_total_is_kept_until_the_pass_is_committed(tmp_path
     assert noted() == list(range(N_GROUPS))
     flip(sorted(directory.glob("partial/*/*/*/*.json"))[0])
     (tmp_path / "stop-item").unlink()
-    if where == "in process":
-        assert run_items(pass_, corpus, directory) == expected
-    else:
-        with on_threads(2) as executor:
-            assert run_items(pass_, corpus, directory, executor) == expected
+    with on_threads(2) as pool:
+        executor = {"in process": None, "on threads": pool, "on a cluster": OnCluster(cluster)}[where]
+        assert run_items(pass_, corpus, directory, executor) == expected
     again = items()
     assert len(again) == 3
     assert {0, 4} <= set(again)
