@@ -186,8 +186,7 @@ class Maps:
     def _reports(self, directory: Path, key: str, n_items: int) -> list[Report]:
         """Return the place of the report on every item, and remove the other files found there."""
         reports = [
-            Report(str(directory), fingerprint((key, index)), self.executor.n_threads, f"item {index}")
-            for index in range(n_items)
+            Report(str(directory), fingerprint((key, index)), f"item {index}") for index in range(n_items)
         ]
         remove_others(directory, reports)
         return reports

@@ -52,15 +52,12 @@ class Report:
         Directory of the files of the task, which contains the report.
     key : str
         Fingerprint of all that determines the partial sums.
-    n_threads : int
-        Number of threads for which the pass was planned.
     subject : str
         Name of the shards or of the item that the task is about, for messages.
     """
 
     directory: str
     key: str
-    n_threads: int
     subject: str
 
     @property
@@ -147,7 +144,6 @@ class Report:
 
         content: dict[str, Any] = {
             "key": self.key,
-            "n_threads": self.n_threads,
             "sums": [(name, entry(value)) for name, value in folded.sums.items()],
             "rows": folded.row_digests,
             "environments": [asdict(each) for each in folded.environments],
@@ -213,15 +209,6 @@ def _files(content: dict[str, Any]) -> list[dict[str, Any]]:
 def has_reports(run: Path) -> bool:
     """Return whether a run directory holds reports on finished groups."""
     return any((run / "partial").glob(f"*/*/*{SUFFIX}"))
-
-
-def planned_threads(directory: Path) -> int | None:
-    """Return the number of threads for which an interrupted pass was planned; None if there is no report."""
-    for path in sorted(directory.glob("*" + SUFFIX)):
-        with suppress(StoreError):
-            n_threads: int = REPORT.read(path)["n_threads"]
-            return n_threads
-    return None
 
 
 def remove_others(directory: Path, reports: Collection[Report]) -> None:

@@ -226,6 +226,7 @@ def test_a_run_is_held_by_one_process(tmp_path):
         "log.jsonl",
         "partial",
         "passes",
+        "plan.json",
         "rows",
         "states",
     ]

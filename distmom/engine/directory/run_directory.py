@@ -8,6 +8,7 @@ Layout of a run directory::
     rows/<name>-<fingerprint>/      one Zarr array per shard and row output, named by its digest
     partial/<epoch>/<pass>/         partial sums of a running pass, and what was made of its total
     partial/<epoch>/spare/          files of earlier partial sums, to be overwritten
+    plan.json                       number of threads for which passes are planned
     environment.json                software and processors of the processes that have run tasks
     log.jsonl                       events of passes
     epochs/, lease.json, cancel     who carries the run out, and how that ended (`distmom.engine.directory.epochs`)
@@ -42,6 +43,7 @@ from distmom.engine.directory.epochs import check_records
 from distmom.engine.directory.events import read_log
 from distmom.engine.directory.lease import Lease, leased
 from distmom.engine.directory.partials import PartialFiles, remove_tree, remove_unfinished
+from distmom.engine.directory.planned import PlannedThreads
 from distmom.engine.environment import Environment
 from distmom.engine.stored.arrays import StoredArray, StoredColumns, StoredRows, map_file, state_digest
 from distmom.engine.stored.scratch import ScratchArray
@@ -74,6 +76,7 @@ class RunDirectory:
     path : Path
     durable : bool
     partials : PartialFiles
+    planned : PlannedThreads
     lease : Lease or None
         The hold on the run while it is held.
     """
@@ -82,6 +85,7 @@ class RunDirectory:
         self.path: Path = Path(path).absolute()
         self.durable: bool = durable
         self.partials: PartialFiles = PartialFiles(self.path, durable)
+        self.planned: PlannedThreads = PlannedThreads(self.path / "plan.json" if durable else None)
         #: kept here alone for a temporary directory, and in a file for others
         self._environments: list[dict[str, str]] = []
         self.lease: Lease | None = None
@@ -308,6 +312,7 @@ class RunDirectory:
                 problems.append(str(error))
 
         check(self.environments)
+        check(self.planned.check)
         check(partial(read_log, self.log))
         for path in sorted((self.path / "states").glob("[!.]*.npy")):
             check(partial(_check_state, path))
