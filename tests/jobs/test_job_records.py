@@ -21,6 +21,7 @@ from distmom.engine.directory import epochs
 from distmom.engine.executors.connections import insecure_allowed
 from distmom.errors import ClusterError, UsageError
 from distmom.jobs import foreground, open_job, record, remote
+from distmom.jobs.places import DirectoryPlace
 from distmom.jobs.record import new_record, write_record
 from distmom.models import SingleTopic
 
@@ -252,6 +253,32 @@ def test_a_directory_belongs_to_one_job(tmp_path):
     write_record(tmp_path / "job", record)
     with pytest.raises(UsageError, match="exists and is not empty"):
         write_record(tmp_path / "job", record)
+
+
+def test_a_scheduler_that_a_url_names_is_refused_without_tls(tmp_path, monkeypatch):
+    """Whoever writes to the URL of a job may not choose whose code runs here."""
+    new = new_record(
+        ["fit", "c", "m"], "tcp://192.0.2.1:8786", directory=tmp_path / "job", url="s3://bucket/job"
+    )
+    write_record(tmp_path / "job", new)
+    place, called = DirectoryPlace(tmp_path / "job"), []
+    monkeypatch.setattr("distmom.jobs.job.GRACE_S", 0.1)
+    monkeypatch.setattr("distmom.jobs.job.open_place", lambda found: place)
+    monkeypatch.setattr(
+        "distmom.engine.executors.connections.check_address", lambda *found: called.append(found)
+    )
+    owner = replace(epochs.Owner.this(), host="elsewhere")
+    (tmp_path / "job" / "epochs").mkdir()
+    epochs.put_once(epochs.file_of(tmp_path / "job", 1), epochs.EPOCH.dump(asdict(owner)))
+    job = open_job("s3://bucket/job")
+    with pytest.raises(ClusterError, match="could not be reached; it ends when it reads the request"):
+        job.cancel()
+    epochs.write_end(tmp_path / "job", 1, epochs.End("failed", 5))
+    with pytest.raises(
+        UsageError, match=r"192\.0\.2\.1:8786: connections to other hosts without TLS are refused"
+    ):
+        job.resume()
+    assert called == []
 
 
 def test_a_damaged_record_does_not_hide_the_other_jobs(tmp_path, caplog):
