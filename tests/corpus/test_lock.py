@@ -44,7 +44,8 @@ def test_the_lock_of_a_dead_process_is_taken_over_at_once(tmp_path, caplog):
 
 
 def test_a_file_without_a_readable_owner_is_left(tmp_path):
-    for content in ("[]", "{}", '{"host": "x", "pid": 1, "born": "y", "since": ""}'):
+    number = '{"host": "x", "pid": Infinity, "born": 1, "since": ""}'
+    for content in ("[]", "{}", "[" * 4000, number, '{"host": "x", "pid": 1, "born": "y", "since": ""}'):
         (tmp_path / "lock").write_text(content)
         with pytest.raises(UsageError, match="with an unreadable owner"):
             Lock(tmp_path / "lock").acquire()

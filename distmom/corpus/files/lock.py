@@ -73,7 +73,7 @@ class Holder:
             return cls(
                 str(entry["host"]), pid, None if born is None else int(born), str(entry["since"]), **text
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
 
     @property

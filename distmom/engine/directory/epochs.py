@@ -248,7 +248,7 @@ def latest_epoch(run: Path) -> int:
     except FileNotFoundError:
         return 0
     return max(
-        (int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0
+        (int(name[:-5]) for name in names if name[:-5].isdecimal() and name.endswith(".json")), default=0
     )
 
 
