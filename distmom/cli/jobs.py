@@ -225,6 +225,7 @@ def logs(job: str, follow: bool) -> None:
 @jobs.command()
 @click.argument("job")
 @click.option("--now", is_flag=True, help="Restart the workers that run tasks of the job.")
+@tls_options()
 @json_option
 def cancel(job: str, now: bool, as_json: bool) -> None:
     """End a job; its committed passes are kept.
@@ -266,6 +267,7 @@ def wait(job: str, timeout: float | None) -> None:
 @click.option(
     "--scheduler", type=Address(), default=None, help="Address of a scheduler. [default: that of the job]"
 )
+@tls_options()
 @json_option
 def resume_command(job: str, scheduler: str | None, as_json: bool) -> None:
     """Continue a job that was lost, has failed or was cancelled, after its last finished groups.

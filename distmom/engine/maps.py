@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,18 @@ from scipy.sparse import csr_array
 
 from distmom.clock import add_spent
 from distmom.engine.directory.run_directory import RunDirectory
+from distmom.engine.environment import Environment, environment
 from distmom.engine.executors.executor import Executor
+from distmom.engine.joined import JoinedRecord
+from distmom.engine.passes import fingerprint, named
+from distmom.engine.reports import Report, remove_others
 from distmom.engine.stored.arrays import SLAB_ROWS, StoredArray
 from distmom.engine.stored.held import HeldOutput, Holding
 from distmom.engine.sums.additive import Sums
 from distmom.engine.sums.csr import Csr, MixedRows
-from distmom.engine.sums.sparse import Runs, SparsePart, write_runs
+from distmom.engine.sums.sparse import Runs, SparsePart
 from distmom.engine.sums.tall import PIECE_ROWS, RowFunction, RowOutput, Tall, map_task
+from distmom.engine.tasks import write_runs
 from distmom.engine.terms import (
     SAMPLE_ENTRIES,
     Pruning,
@@ -51,12 +57,16 @@ class Maps:
         Which outputs stay in memory.
     spent : dict of str to float
         Seconds by kind of work, to which those of all tasks are added.
+    kept : Path or None, default None
+        Directory of the partial sums of a pass, for work on its total in a run that can be resumed: what
+        `map_runs` and `combine` have made is kept there until the pass is committed.
     """
 
     directory: RunDirectory
     executor: Executor
     holding: Holding
     spent: dict[str, float]
+    kept: Path | None = None
 
     def map_rows(
         self,
@@ -90,20 +100,17 @@ class Maps:
         """
         n_bytes = sum(n_rows * width * np.dtype(dtype).itemsize for width, dtype in outputs.values())
         held = self.holding.holds_states(n_bytes)
-        files: dict[str, RowOutput | HeldOutput] = {
-            name: HeldOutput(n_rows, width, dtype)
-            if held
-            else RowOutput.create(
-                self.directory.new_state(), n_rows, width, dtype, self.directory.partials.spare
-            )
-            for name, (width, dtype) in outputs.items()
-        }
-        checksums: dict[str, list[str]] = {name: [] for name in files}
+        files: dict[str, RowOutput | HeldOutput] = {}
+        checksums: dict[str, list[str]] = {name: [] for name in outputs}
         total: Sums | None = None
         n_slabs = -(-n_rows // SLAB_ROWS)
         n_together = max(1, min(MAX_TOGETHER, n_slabs // (MAPS_PER_THREAD * self.executor.n_threads)))
-        work = partial(map_task, function, tuple(inputs), files, n_rows, arguments, piece_rows, n_together)
         try:
+            for name, (width, dtype) in outputs.items():
+                files[name] = self._output(n_rows, width, dtype, held)
+            work = partial(
+                map_task, function, tuple(inputs), files, n_rows, arguments, piece_rows, n_together
+            )
             for slabs, spent in self.executor.map(work, range(-(-n_slabs // n_together))):
                 add_spent(self.spent, spent)
                 for written, sums in slabs:
@@ -117,6 +124,13 @@ class Maps:
             raise
         return stored, total if total is not None else Sums()
 
+    def _output(self, n_rows: int, width: int, dtype: str, held: bool) -> RowOutput | HeldOutput:
+        """Return the array that tasks fill, in memory or in a file."""
+        if held:
+            return HeldOutput(n_rows, width, dtype)
+        spare = self.directory.partials.spare
+        return RowOutput.create(self.directory.new_state(), n_rows, width, dtype, spare)
+
     def map_runs(
         self,
         function: Callable[..., Sequence[csr_array]],
@@ -127,10 +141,14 @@ class Maps:
     ) -> list[Runs]:
         """Call a function for every item, on all workers, and keep its sparse matrices in files.
 
+        If the work on the total of a pass is interrupted, the run that is resumed calls the function only for the
+        items that are left.
+
         Parameters
         ----------
         function : callable
-            Called with the number of an item and ``arguments``; returns ``n_results`` matrices.
+            A function of a module, which depends on its arguments alone. Called with the number of an item and
+            ``arguments``; returns ``n_results`` matrices.
         n_items : int
         shape : (int, int)
             Shape of every matrix.
@@ -144,15 +162,34 @@ class Maps:
             For every result, the matrices of all items in their order, to be added up by `combine` before the
             next pass begins.
         """
-        files = str(self.directory.partials.place("runs"))
-        found: list[list[SparsePart]] = [[] for _ in range(n_results)]
-        for parts, spent in self.executor.map(
-            partial(write_runs, function, files, arguments), range(n_items)
-        ):
-            add_spent(self.spent, spent)
-            for own, part in zip(found, parts, strict=True):
-                own.append(part)
-        return [Runs(tuple(parts), *shape) for parts in found]
+        files, reports = self.directory.partials.place("runs"), list[Report | None]([None] * n_items)
+        if self.kept is not None:
+            key = fingerprint(
+                (named(function), n_items, shape, n_results, arguments, environment().versions())
+            )
+            files = self.kept / key[:16]
+            reports = list(self._reports(files, key, n_items))
+        runs: dict[tuple[str, int], tuple[SparsePart, ...]] = {}
+        environments: frozenset[Environment] = frozenset()
+        work = partial(write_runs, function, arguments, str(files), reports)
+        for folded in self.executor.map(work, range(n_items)):
+            add_spent(self.spent, folded.spent)
+            folded.warn_of_differing(function.__qualname__)
+            environments |= folded.environments
+            runs |= folded.runs
+        self.directory.record_environments(environments)
+        return [
+            Runs(tuple(part for index in range(n_items) for part in runs[str(number), index]), *shape)
+            for number in range(n_results)
+        ]
+
+    def _reports(self, directory: Path, key: str, n_items: int) -> list[Report]:
+        """Return the place of the report on every item, and remove the other files found there."""
+        reports = [
+            Report(str(directory), fingerprint((key, index)), f"item {index}") for index in range(n_items)
+        ]
+        remove_others(directory, reports)
+        return reports
 
     def combine(self, terms: Sequence[Term], pruning: Pruning | None = None) -> Csr:
         """Add sparse matrices slab by slab of rows, on all workers, and store the sum.
@@ -177,6 +214,18 @@ class Maps:
 
     def _combine(self, terms: Sequence[Term], pruning: Pruning | None, *, mixed: bool) -> MixedRows:
         terms = stored_terms(self.directory, terms)
+        record = None
+        if self.kept is not None:
+            key = fingerprint((terms, pruning, mixed, environment().versions()))
+            record = JoinedRecord(self.kept / "joined" / f"{key[:32]}.json", self.directory.states)
+            if (found := record.read()) is not None:
+                return found
+        joined = self._joined(terms, pruning, mixed)
+        if record is not None:
+            record.write(joined)
+        return joined
+
+    def _joined(self, terms: Sequence[Term], pruning: Pruning | None, mixed: bool) -> MixedRows:
         slabs, lengths = row_slabs(terms)
         if pruning is not None:
             pruning = pruning.for_rows(lengths)

@@ -17,6 +17,7 @@ from distmom.engine.directory.run_directory import RunDirectory
 from distmom.engine.executors.executor import Executor, InProcess
 from distmom.engine.run import Engine
 from distmom.engine.shards import keeping_shards
+from distmom.engine.stored.arrays import forget_maps
 
 
 @contextmanager
@@ -64,6 +65,7 @@ def open_engine(
             temporary = Path(tempfile.mkdtemp(prefix="distmom-"))
             # An abandoned task may write to it while it is removed.
             stack.callback(remove_temporary, temporary)
+            stack.callback(forget_maps, temporary)
             run = RunDirectory(temporary, durable=False)
         elif isinstance(directory, RunDirectory):
             run = directory

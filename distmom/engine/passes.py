@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -248,6 +249,13 @@ def resolve(pass_: Pass) -> Pass:
     """Return the pass with every stored value loaded."""
     opened: Pass = transform_fields(pass_, lambda leaf: leaf.load() if hasattr(leaf, "load") else leaf)
     return opened
+
+
+def named(function: Callable[..., Any]) -> str:
+    """Return the name of a function of a module; a TypeError for others, which depend on more than arguments."""
+    if not isinstance(function, FunctionType) or function.__closure__ or "<lambda>" in function.__qualname__:
+        raise TypeError(f"expected a function of a module, got {function!r}")
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def fingerprint(value: Any) -> str:

@@ -1,9 +1,12 @@
-"""Reports on finished groups, which are kept in a run directory until their pass is committed.
+"""Reports on finished tasks, which are kept in a run directory until their pass is committed.
 
 A task of a run that can be resumed writes the report on its group beside its partial sums: names, sizes and
 checksums of their files, a copy of the sums in memory, and the digests of stored rows. The driver that resumes the
 run takes these files over, and a task whose report and files are intact returns the result of the first task. The
 tree of sums is the same, and so are the bits.
+
+Tasks that make sparse matrices of the total of a pass report on them in the same way (see
+`distmom.engine.maps.Maps.map_runs`), each call in a directory of its own below that of the pass.
 
 A report is named by the fingerprint of all that determines the partial sums. No task waits for the disk: files
 outlive the process that wrote them, and files that a power failure damages are found by their checksums and made
@@ -41,24 +44,21 @@ SUFFIX = ".json"
 
 @dataclass(frozen=True)
 class Report:
-    """The place of the report on one group.
+    """The place of the report on one task.
 
     Attributes
     ----------
     directory : str
-        Directory of the partial sums of the pass, which contains the report.
+        Directory of the files of the task, which contains the report.
     key : str
         Fingerprint of all that determines the partial sums.
-    n_threads : int
-        Number of threads for which the pass was planned.
-    shards : str
-        Name of the shards of the group, for messages.
+    subject : str
+        Name of the shards or of the item that the task is about, for messages.
     """
 
     directory: str
     key: str
-    n_threads: int
-    shards: str
+    subject: str
 
     @property
     def path(self) -> Path:
@@ -144,7 +144,6 @@ class Report:
 
         content: dict[str, Any] = {
             "key": self.key,
-            "n_threads": self.n_threads,
             "sums": [(name, entry(value)) for name, value in folded.sums.items()],
             "rows": folded.row_digests,
             "environments": [asdict(each) for each in folded.environments],
@@ -164,7 +163,7 @@ class Report:
         with suppress(StoreError):
             before = REPORT.read(self.path)
             if before["key"] == self.key and (first := _digest(before)) != got:
-                folded.differing += (f"{self.shards}: sha256 {first[:12]} and {got[:12]}",)
+                folded.differing += (f"{self.subject}: sha256 {first[:12]} and {got[:12]}",)
                 return
         REPORT.write(self.path, content, survives_power_failure=False)
 
@@ -212,15 +211,6 @@ def has_reports(run: Path) -> bool:
     return any((run / "partial").glob(f"*/*/*{SUFFIX}"))
 
 
-def planned_threads(directory: Path) -> int | None:
-    """Return the number of threads for which an interrupted pass was planned; None if there is no report."""
-    for path in sorted(directory.glob("*" + SUFFIX)):
-        with suppress(StoreError):
-            n_threads: int = REPORT.read(path)["n_threads"]
-            return n_threads
-    return None
-
-
 def remove_others(directory: Path, reports: Collection[Report]) -> None:
     """Remove all files of an interrupted pass but those of some reports."""
     left = set()
@@ -229,5 +219,6 @@ def remove_others(directory: Path, reports: Collection[Report]) -> None:
             content = REPORT.read(report.path)
             left |= {report.path.name, *(entry["name"] for entry in _files(content))}
     for path in directory.glob("*"):
-        if path.name not in left:
+        # Directories hold what was made of the total.
+        if path.name not in left and not path.is_dir():
             path.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -64,6 +65,8 @@ class Engine:
     observer: Observer = lambda event: None
     timings: list[Timing] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
+    #: directory of the partial sums of the pass whose total is being worked on, if they are kept
+    _kept: Path | None = field(default=None, init=False, repr=False)
 
     @property
     def _holding(self) -> Holding:
@@ -73,7 +76,7 @@ class Engine:
     @property
     def maps(self) -> Maps:
         """Work on rows of tall matrices and on sparse matrices, in the same directory and by the same executor."""
-        return Maps(self.directory, self.executor, self._holding, self.spent)
+        return Maps(self.directory, self.executor, self._holding, self.spent, self._kept)
 
     @property
     def _scans(self) -> Scans:
@@ -196,7 +199,8 @@ class Engine:
         if committed is None:
             tallies, folded = self._scans.add_up_tall(pass_, rows, key)
             digests = folded.row_digests
-            result = finish(tallies, *parameters)
+            with self._total_kept(pass_, key):
+                result = finish(tallies, *parameters)
             result.rows = self._stored_rows(pass_, key, digests) | _held_rows(pass_, folded)
             self.directory.commit_pass(
                 pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays(),
@@ -206,6 +210,16 @@ class Engine:
             result = TallResult.from_json(committed[1], self.directory.states)
             result.rows = self._stored_rows(pass_, key, committed[1]["rows"])
         return result
+
+    @contextmanager
+    def _total_kept(self, pass_: Pass, key: str) -> Iterator[None]:
+        """Let work on the total of a pass be kept until it is committed, as its groups are; a context manager."""
+        if self.directory.partials.keeps_groups:
+            self._kept = self.directory.partials_of(pass_.name, key)
+        try:
+            yield
+        finally:
+            self._kept = None
 
     def _committed(self, pass_: Pass, key: str) -> tuple[Sums, dict[str, Any]] | None:
         """Return the committed sums and record of a pass; None if it is not committed or damaged."""

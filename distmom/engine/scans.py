@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from distmom.engine.environment import environment
 from distmom.engine.executors.executor import Executor
 from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
-from distmom.engine.reports import Report, planned_threads, remove_others
+from distmom.engine.reports import Report, remove_others
 from distmom.engine.results import Tallies
 from distmom.engine.stored.arrays import StoredArray, StoredRows, release_maps
 from distmom.engine.stored.held import Holding
@@ -28,8 +27,6 @@ from distmom.engine.sums.folded import Folded
 from distmom.engine.sums.sparse import Runs
 from distmom.engine.sums.tall import Partials
 from distmom.engine.tasks import GroupTask, TallCut
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,16 +60,13 @@ class Scans:
 
     def plan(self, pass_: Pass) -> PassPlan:
         """Return how a pass is cut with this memory limit and executor."""
-        return self._plan(pass_, self.executor.n_threads)
-
-    def _plan(self, pass_: Pass, n_threads: int) -> PassPlan:
+        n_threads = self.directory.planned.given(self.executor.n_threads)
         return plan_pass(self.corpus, pass_, self.memory_limit, n_threads)
 
     def add_up_tall(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Tallies, Folded]:
         """Add all documents to partial tall sums in files; also return the report of the tasks."""
         files = self.directory.partials_of(pass_.name, key)
-        n_threads = planned_threads(files) or self.executor.n_threads
-        plan = self._plan(pass_, n_threads)
+        plan = self.plan(pass_)
         # Accumulators reuse the pages of earlier files, and later files those of accumulators.
         self.directory.partials.drop()
         release_maps()
@@ -94,7 +88,7 @@ class Scans:
                 self.corpus, plan.groups[i], pass_.for_columns(j, plan.columns) if plan.columns else pass_, rows,
                 outputs, str(files), hold_sums, hold_rows, report, TallCut(frequent, plan.single, i, j),
             )
-            for (i, j), report in zip(places, self._reports(files, key, n_threads, cuts), strict=True)
+            for (i, j), report in zip(places, self._reports(files, key, cuts), strict=True)
         ]  # fmt: skip
         folded = self._fold(pass_, tasks, plan.fan_in, n_slabs)
         if folded.n_found:
@@ -117,14 +111,13 @@ class Scans:
 
     def add_up(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, Folded]:
         """Add up all documents; return the total and the report of the tasks."""
-        n_threads = self.executor.n_threads
-        plan = self._plan(pass_, n_threads)
+        plan = self.plan(pass_)
         files = self.directory.partials_of(pass_.name, key)
         self.directory.partials.release()
         release_maps()
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), len(plan.slabs)))
         cuts = [(i, group, slab) for slab in plan.slabs for i, group in enumerate(plan.groups)]
-        reports = self._reports(files, key, n_threads, cuts)
+        reports = self._reports(files, key, cuts)
         by_slab = [
             self._scan(
                 replace(pass_, features=slab) if len(plan.slabs) > 1 else pass_, plan, rows, key, str(files),
@@ -177,9 +170,7 @@ class Scans:
         of_rows = self.corpus.n_documents * pass_.row_bytes
         return self.holding.holds_sums(n_bytes), self.holding.holds_states(of_rows)
 
-    def _reports(
-        self, directory: Path, key: str, n_threads: int, cuts: Sequence[tuple[Any, ...]]
-    ) -> Sequence[Report | None]:
+    def _reports(self, directory: Path, key: str, cuts: Sequence[tuple[Any, ...]]) -> Sequence[Report | None]:
         """Return the path of the report on every task of a pass, and remove the other files found there.
 
         Reports are written if the run can be resumed. ``cuts`` are the parts of the pass that the tasks add up.
@@ -189,7 +180,7 @@ class Scans:
         # The groups of a pass are added up by one version of the software.
         versions = environment().versions()
         reports = [
-            Report(str(directory), fingerprint((key, cut, versions)), n_threads, self._shards_named(cut[1]))
+            Report(str(directory), fingerprint((key, cut, versions)), self._shards_named(cut[1]))
             for cut in cuts
         ]
         remove_others(directory, reports)
@@ -207,12 +198,7 @@ class Scans:
         """
         add_spent(self.spent, folded.spent)
         self.directory.record_environments(folded.environments)
-        for each in folded.differing:
-            logger.warning(
-                "%s: two attempts at a task gave different bits: %s; the processors of the workers differ, or a "
-                "computation depends on more than its input",
-                pass_.name, each,
-            )  # fmt: skip
+        folded.warn_of_differing(pass_.name)
 
 
 def _small_sums(pass_: Pass) -> Sums:

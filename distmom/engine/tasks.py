@@ -1,12 +1,13 @@
-"""The tasks of a pass: stream a group of shards through accumulators."""
+"""The tasks of a pass: stream a group of shards through accumulators, and make sparse matrices of its total."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from distmom.blas import one_blas_thread
 from distmom.clock import add_spent, spend, taken
@@ -104,8 +105,34 @@ def fold(task: GroupTask) -> Folded:
         return _reported(folded, report)
 
 
+def write_runs(
+    function: Callable[..., Sequence[csr_array]],
+    arguments: tuple[Any, ...],
+    directory: str,
+    reports: Sequence[Report | None],
+    index: int,
+) -> Folded:
+    """Write the matrices that ``function(index, *arguments)`` returns to files of a directory, and return these.
+
+    An intact report on the item is returned in place of that, and otherwise written.
+    """
+    report = reports[index]
+    if report is not None and (found := report.read("", hold_sums=False, hold_tall=False)) is not None:
+        return found
+    with one_blas_thread():
+        taken()
+        with spend("kernels"):
+            matrices = function(index, *arguments)
+        with spend("write"):
+            folded = Folded(Sums(), {}, environments=frozenset({environment()}))
+            for number, matrix in enumerate(matrices):
+                folded.runs[str(number), index] = (SparsePart.write(directory, matrix),)
+        release_maps()
+        return _reported(folded, report)
+
+
 def _reported(folded: Folded, report: Report | None) -> Folded:
-    """Write the report on a group, if it is wanted, and note the seconds spent."""
+    """Write the report on a task, if it is wanted, and note the seconds spent."""
     if report is not None:
         with spend("write"):
             report.write(folded)

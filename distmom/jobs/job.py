@@ -56,6 +56,9 @@ class Job:
         self.place: JobPlace = open_place(place)
         self.record: JobRecord = self.place.record()
         self.directory: Path = Path(self.record.run if is_url(place) else place).absolute()
+        # The address in a directory was accepted when the job was submitted. One at a URL may have been changed
+        # since then, and a scheduler can run code in the processes that connect to it.
+        self._is_accepted: bool | None = None if self.record.url else True
 
     @property
     def id(self) -> str:
@@ -148,7 +151,8 @@ class Job:
         Returns
         -------
         int
-            As of the command; 5 if the job was lost.
+            As of the command; 128 and the number of the signal if one has ended the driver before it began the
+            command, and 5 if the job was lost.
 
         Raises
         ------
@@ -159,7 +163,7 @@ class Job:
         while True:
             observed = observation.look()
             if observed.state in ENDED and observed.end is not None:
-                return observed.end.exit_code
+                return observed.end.shell_code
             if observed.state == "lost":
                 return LOST
             left = self.place.look_s
@@ -206,8 +210,9 @@ class Job:
     def _stop(self, observed: Condition, now: bool) -> None:
         """End the driver of a job by signals, as far as it can be reached."""
         assert observed.owner is not None
+        address, accepted = self.record.scheduler, self._is_accepted
         try:
-            with certified(**self._certificates()), connected(self.record.scheduler, insecure=True) as client:
+            with certified(**self._certificates()), connected(address, insecure=accepted) as client:
                 busy = on_scheduler(client, holders, name=self.id) if now else []
                 for number in (signal.SIGTERM, signal.SIGKILL):
                     reached = signal_anywhere(client, str(self.directory), observed.owner, number)
@@ -217,8 +222,8 @@ class Job:
                     watch.Watch(client, "cancel").call(
                         client.restart_workers, busy, limit_s=watch.SILENCE_TIMEOUT_S
                     )
-        except ClusterError:
-            # The scheduler may be gone, and the driver a process of this host.
+        except (ClusterError, UsageError):
+            # The scheduler may be gone or refused, and the driver a process of this host.
             for number in (signal.SIGTERM, signal.SIGKILL):
                 reached = send_signal(str(self.directory), observed.owner, number)
                 if self._has_ended(observed.epoch) or not reached:
@@ -258,7 +263,8 @@ class Job:
         Raises
         ------
         UsageError
-            If the job is running.
+            If the job is running, or the scheduler is refused: one on another host without TLS that is given, or
+            that the record at a URL names.
         ClusterError
             If no driver could be started, or the one that was started did not begin.
         """
@@ -270,7 +276,9 @@ class Job:
         if self.record.driver == "here":
             self.place.forget_request()
             return self
-        where, accepted = (self.record.scheduler, True) if scheduler is None else (scheduler, None)
+        where, accepted = (
+            (self.record.scheduler, self._is_accepted) if scheduler is None else (scheduler, None)
+        )
         with certified(**self._certificates()), connected(where, insecure=accepted) as client:
             check_versions(client)
             self.place.forget_request()

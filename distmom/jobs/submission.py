@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import time
@@ -13,11 +14,13 @@ from typing import Any
 from distmom.corpus.files.storage import FIRST, N_REQUESTS, ObjectStorage, is_url
 from distmom.engine.directory.observation import Condition, Observation
 from distmom.engine.executors.connections import certified, connected
-from distmom.errors import UsageError
+from distmom.errors import StoreError, UsageError
 from distmom.jobs.job import Job
 from distmom.jobs.places import ObjectPlace
 from distmom.jobs.record import find_job, jobs_place, new_record, write_record
 from distmom.jobs.remote import INDEX, check_versions
+
+logger = logging.getLogger(__name__)
 
 
 def submit(
@@ -142,12 +145,15 @@ def list_jobs(directory: str | os.PathLike[str] | None = None, scheduler: str | 
 
 
 def _opened(place: str) -> Job | None:
-    """Return the job at a place that may hold none, or something else."""
+    """Return the job at a place that may hold none, or something else; a warning names a damaged record."""
     if not is_url(place) and not (Path(place) / "job.json").exists():
         return None
     try:
         return Job(place)
     except UsageError:
+        return None
+    except StoreError as error:
+        logger.warning("a job is left out of the list: %s", error)
         return None
 
 

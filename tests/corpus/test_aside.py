@@ -69,6 +69,34 @@ def test_a_directory_that_cannot_be_renamed_is_discarded_too(left, tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_link_to_a_directory_is_kept_and_its_directory_emptied(tmp_path):
+    (tmp_path / "disk" / "passes").mkdir(parents=True)
+    (tmp_path / "disk" / "run.json").write_text("{}")
+    (tmp_path / "disk" / "outside").symlink_to(tmp_path / "kept")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "m.run").symlink_to(tmp_path / "disk")
+    aside.discard(tmp_path / "m.run")
+    assert list((tmp_path / "m.run").iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "kept", "m.run"]
+
+
+def test_a_directory_that_is_made_anew_while_two_processes_discard_the_old_one_is_kept(tmp_path, monkeypatch):
+    (tmp_path / "m.run").mkdir()
+
+    def rename(source, target, rename=os.rename):
+        monkeypatch.setattr(os, "rename", rename)
+        aside.discard(tmp_path / "m.run")
+        try:
+            rename(source, target)
+        finally:
+            (tmp_path / "m.run").mkdir()
+            (tmp_path / "m.run" / "run.json").write_text("{}")
+
+    monkeypatch.setattr(os, "rename", rename)
+    aside.discard(tmp_path / "m.run")
+    assert (tmp_path / "m.run" / "run.json").exists()
+
+
 def test_a_removal_that_fails_is_reported_and_tried_again_by_the_next_command(
     left, tmp_path, monkeypatch, caplog
 ):

@@ -17,8 +17,10 @@ from scipy import sparse
 from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays, open_corpus
 from distmom.corpus.files.commit import restore_replaced
 from distmom.corpus.names import number_lines
+from distmom.corpus.stored import shard
 from distmom.corpus.stored.manifest import CORPUS, parse_manifest
 from distmom.corpus.stored.shard import column_sums
+from distmom.corpus.stored.words import read_block
 from distmom.errors import InputError, StoreError, UsageError
 
 
@@ -291,6 +293,63 @@ def test_a_corpus_is_overwritten_only_on_request_and_by_a_valid_one(corpus, tmp_
     with pytest.raises(UsageError, match="in the way"):
         from_arrays(tmp_path / "new", X, Y)
     assert (stranger / "letter.txt").read_text() == "dear"
+
+
+def test_what_another_command_writes_meanwhile_is_kept_and_so_are_the_shards(tmp_path):
+    X, Y = matrices()
+
+    def write():
+        with CorpusWriter(tmp_path / "corpus", fingerprint="this source") as writer:
+            writer.write_shard(0, X, Y)
+            (tmp_path / "corpus").mkdir()
+            (tmp_path / "corpus" / "model.json").write_text("of a fit")
+            writer.finalise()
+
+    with pytest.raises(UsageError, match="already exists"):
+        write()
+    assert (tmp_path / "corpus" / "model.json").read_text() == "of a fit"
+    shutil.rmtree(tmp_path / "corpus")
+    kept = tmp_path / "corpus.partial" / "corpus" / "shards" / "s00000"
+    before = kept.stat().st_ino
+    with CorpusWriter(tmp_path / "corpus", fingerprint="this source") as writer:
+        writer.write_shard(0, X, Y)
+        assert kept.stat().st_ino == before
+        assert writer.finalise().n_documents == len(X)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+def test_of_two_attempts_that_find_a_damaged_shard_the_faster_one_replaces_it(tmp_path, monkeypatch):
+    X, Y = matrices()
+    with CorpusWriter(tmp_path / "corpus") as writer:
+        entry = writer.write_shard(0, X, Y).entry
+        shards = Path(writer.directory) / "shards"
+        chunk = shards / "s00000" / "words" / "data" / "c" / "0"
+        chunk.unlink()
+        seen = []
+
+        def read_before_another(*arguments):
+            monkeypatch.setattr(shard, "read_block", read_block)
+            with pytest.raises(StoreError, match="cannot be read"):
+                read_block(*arguments)
+            assert writer.write_shard(0, X, Y).entry == entry
+            seen.append(chunk.stat().st_mtime_ns)
+            raise StoreError("damaged")
+
+        monkeypatch.setattr(shard, "read_block", read_before_another)
+        assert writer.write_shard(0, X, Y).entry == entry
+        assert seen == [chunk.stat().st_mtime_ns]
+        assert [path.name for path in shards.iterdir()] == ["s00000"]
+        assert list((Path(writer.directory) / "wip").iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["vocabulary.txt", "shards/s00000/shard.json"])
+def test_a_device_or_a_pipe_in_place_of_a_file_is_refused(corpus, key):
+    place = Path(corpus.path, key)
+    for make in (lambda: place.symlink_to("/dev/zero"), lambda: os.mkfifo(place)):
+        place.unlink()
+        make()
+        with pytest.raises(StoreError, match=f"{key}: expected a file"):
+            read_all(open_corpus(corpus.path))
 
 
 @pytest.mark.parametrize("name", ["replaced", "replaced-0123456789abcdef0123"])

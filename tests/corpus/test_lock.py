@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict, replace
 
@@ -43,7 +44,8 @@ def test_the_lock_of_a_dead_process_is_taken_over_at_once(tmp_path, caplog):
 
 
 def test_a_file_without_a_readable_owner_is_left(tmp_path):
-    for content in ("[]", "{}", '{"host": "x", "pid": 1, "born": "y", "since": ""}'):
+    number = '{"host": "x", "pid": Infinity, "born": 1, "since": ""}'
+    for content in ("[]", "{}", "[" * 4000, number, '{"host": "x", "pid": 1, "born": "y", "since": ""}'):
         (tmp_path / "lock").write_text(content)
         with pytest.raises(UsageError, match="with an unreadable owner"):
             Lock(tmp_path / "lock").acquire()
@@ -63,6 +65,28 @@ def test_a_cut_file_is_taken_over_unless_its_holder_writes_its_name(tmp_path, mo
     with Lock(tmp_path / "lock"):
         assert "the lock of a process that has not written its name, which has shown no sign" in caplog.text
     assert not (tmp_path / "lock").exists()
+
+
+def test_a_file_that_was_made_anew_while_it_was_found_stale_is_left(tmp_path, monkeypatch):
+    path = tmp_path / "lock"
+    path.write_text("")
+
+    def wait(descriptor, operation):
+        # Another process has been faster meanwhile, and is about to write its name.
+        path.unlink()
+        path.write_text("")
+        threading.Timer(0.2, write, (path, Holder.this())).start()
+
+    monkeypatch.setattr(lock, "LEASE_S", 1.0)
+    monkeypatch.setattr(lock.fcntl, "flock", wait)
+    with pytest.raises(UsageError, match=f"is held by process {os.getpid()}"):
+        Lock(path).acquire()
+
+
+def test_a_number_that_no_process_can_have_is_that_of_an_ended_one(tmp_path):
+    write(tmp_path / "lock", replace(Holder.this(), pid=10**30))
+    with Lock(tmp_path / "lock"):
+        pass
 
 
 def test_the_holder_touches_its_file(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Files and directories are replaced by whole ones, also where many replace them at once."""
 
+import errno
 import os
 import shutil
 import threading
@@ -10,8 +11,10 @@ import pytest
 from distmom.corpus.files.commit import (
     commit_directory,
     put_directory,
+    put_if_absent,
     replace_directory,
     restore_replaced,
+    sync_tree,
     write_atomic,
 )
 from distmom.errors import StoreError, UsageError
@@ -123,6 +126,33 @@ def test_put_directory_replaces_on_request_only(tmp_path, monkeypatch, seen):
     put_directory(tmp_path / "a", tmp_path / "b", overwrite=True)
     assert (tmp_path / "b" / "file").read_text() == "a"
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_of_two_processes_that_find_a_damaged_directory_the_faster_one_replaces_it(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "damaged").write_text("")
+
+    def is_whole(target):
+        if not (target / "damaged").exists():
+            return True
+        # The other one replaces the directory while this one reads it.
+        target.rename(tmp_path / "aside")
+        target.mkdir()
+        (target / "of the other").write_text("")
+        return False
+
+    put_if_absent(tmp_path / "own", tmp_path / "final", is_whole)
+    assert [path.name for path in (tmp_path / "final").iterdir()] == ["of the other"]
+
+
+def test_a_directory_that_cannot_be_listed_is_not_taken_for_flushed(tmp_path, monkeypatch):
+    def fail(path):
+        raise OSError(errno.EIO, "input/output error", str(path))
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(OSError, match="input/output error"):
+        sync_tree(tmp_path)
 
 
 def test_commit_directory_never_replaces(tmp_path):

@@ -18,6 +18,7 @@ from distmom.corpus.files.commit import put_if_absent
 from distmom.engine import (
     Engine,
     GroupDone,
+    InProcess,
     PassDone,
     RunDirectory,
     Selection,
@@ -29,7 +30,9 @@ from distmom.engine import (
 )
 from distmom.engine.directory.run_directory import load_sums
 from distmom.engine.environment import environment
+from distmom.engine.maps import Maps
 from distmom.engine.stored.arrays import _maps
+from distmom.engine.stored.held import Holding
 from distmom.errors import StoreError
 from distmom.moments.documents.words import WordSketchPass
 from distmom.spectral.inputs.aligned import AlignedCorpus
@@ -221,7 +224,9 @@ def test_a_run_is_held_by_one_process(tmp_path):
         "epochs",
         "lease.json",
         "log.jsonl",
+        "partial",
         "passes",
+        "plan.json",
         "rows",
         "states",
     ]
@@ -356,3 +361,73 @@ def test_a_failing_background_commit_is_raised_by_flush(tmp_path):
         directory.flush()
     assert directory.load_pass("p", "0" * 32) is None
     directory.flush()
+
+
+def test_a_run_ends_at_the_pass_after_a_failing_background_commit(tmp_path, monkeypatch):
+    corpus = random_corpus(d=8)
+    done = []
+
+    def fail(path):
+        raise OSError(errno.EIO, "input/output error", str(path))
+
+    def run(engine, seed):
+        pass_ = WordSketchPass(8, n_columns=3, seed=seed)
+        state = engine.put(np.arange(4.0))
+        engine.run(pass_, finish=lambda tallies: TallResult({"all": StoredColumns((state,))}, {}))
+        done.append(seed)
+
+    def run_all():
+        with open_engine(corpus, tmp_path) as engine:
+            for seed in range(4):
+                run(engine, seed)
+
+    monkeypatch.setattr("distmom.engine.directory.run_directory.sync_path", fail)
+    with pytest.raises(OSError, match="input/output error"):
+        run_all()
+    assert done == [0]
+
+
+def test_files_of_a_temporary_run_leave_nothing_open(monkeypatch):
+    monkeypatch.setattr("distmom.engine.stored.held.HELD_STATE_BYTES", 0)
+    with open_engine(random_corpus(d=8)) as engine:
+        state = engine.put(np.arange(4.0))
+        array = state.load()
+        before = len(os.listdir("/proc/self/fd"))
+    assert (state.path, state.digest) not in _maps
+    # An array that is in use stays valid.
+    assert array.tolist() == [0.0, 1.0, 2.0, 3.0]
+    del array
+    assert len(os.listdir("/proc/self/fd")) < before
+
+
+def test_a_stored_array_that_cannot_be_written_leaves_no_file(tmp_path, monkeypatch):
+    directory = RunDirectory(tmp_path)
+    maps = Maps(directory, InProcess(), Holding(False, True, None), {})
+    headers = []
+
+    def fail(*arguments, **options):
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    def write_first(stream, header, write=np.lib.format.write_array_header_1_0):
+        headers.append(header)
+        write(stream, header) if len(headers) == 1 else fail()
+
+    def append():
+        with directory.writer("float32", 3) as writer:
+            writer.append(np.ones(3, np.float32))
+
+    def map_two():
+        maps.map_rows(doubled, [], 3, {"twice": (1, "float32"), "row": (1, "int64")}, 2)
+
+    with monkeypatch.context() as change:
+        change.setattr(np.lib.format, "write_array_header_1_0", write_first)
+        for write in (map_two, append):
+            headers.clear()
+            with pytest.raises(OSError, match="no space left"):
+                write()
+    with monkeypatch.context() as change:
+        # NumPy writes the header before the elements.
+        change.setattr(np.lib.format, "write_array", fail)
+        with pytest.raises(OSError, match="no space left"):
+            directory.put(np.ones(3))
+    assert list(directory.states.iterdir()) == []

@@ -131,6 +131,8 @@ def test_an_incomplete_last_line_is_left_out_and_removed(tmp_path):
     [
         ("[]", "expected an event"),
         ("{", "expected an event"),
+        ("[" * 100_000, "expected an event"),
+        (f'{{"event": "GroupDone", "time": 1{"0" * 400}, "version": 1}}', "expected an event"),
         ('{"event": "GroupDone", "name": "a", "n_documents": 1, "time": 0}', "expected an event"),
         (
             '{"event": "GroupDone", "name": "a", "n_documents": 1, "time": 0, "version": 3}',

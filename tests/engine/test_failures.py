@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from clusters import cluster_of_processes, scheduler, worker
 from distributed import Client
-from helpers import planted_corpus, random_corpus
+from helpers import meanwhile, planted_corpus, random_corpus
 
 import distmom
 from distmom.corpus import from_arrays
@@ -176,6 +177,32 @@ def test_silence_is_counted_from_the_first_request_without_an_answer(monkeypatch
     silent = watch.Watch(SlowClient(0.0, *[5.0] * 9), "pass")
     with pytest.raises(ClusterError, match="pass: the scheduler has not answered for 1 s"):
         silent.call(_wait, 30.0)
+
+
+class EndsAtTheWait(Future):
+    """The result of a call that ends at the moment at which the wait for it ends."""
+
+    def result(self, timeout=None):
+        if timeout is not None and not self.done():
+            self.set_result(7)
+            raise TimeoutError
+        return super().result(timeout)
+
+
+def test_a_call_that_ends_when_the_wait_for_it_does_has_its_result(monkeypatch):
+    watched = watch.Watch(SlowClient(0.0), "pass")
+    future = EndsAtTheWait()
+    monkeypatch.setattr(watch, "_in_thread", lambda function: future)
+    with meanwhile(lambda: future.done() or future.set_result(7), 0.2):
+        assert watched.call(int) == 7
+
+
+def test_an_error_of_a_call_that_is_a_timeout_is_its_own():
+    def fail():
+        raise TimeoutError("of the call")
+
+    with pytest.raises(TimeoutError, match="of the call"):
+        watch.Watch(SlowClient(0.0), "pass").call(fail)
 
 
 def test_time_in_which_the_process_was_suspended_does_not_count(monkeypatch):

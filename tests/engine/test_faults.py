@@ -235,3 +235,33 @@ def test_a_client_that_closes_is_a_lost_cluster(way):
             threading.Timer(0.5, client.close).start()
         with pytest.raises(ClusterError, match=r"lost|closed"):
             works[way]()
+
+
+def _ones():
+    return np.ones(5)
+
+
+def _total(values):
+    return float(values.sum())
+
+
+def test_what_is_lost_before_the_scheduler_has_it_is_made_again(monkeypatch):
+    with threads() as (local, client):
+        executor, ask, lost = OnCluster(client), client.run_on_scheduler, []
+
+        def lose(function, **options):
+            if "key" not in options or lost:
+                return ask(function, **options)
+            for worker in list(local.workers.values()):
+                lost.append(worker)
+                local.sync(worker.close)
+            found = ask(function, **options)
+            local.scale(2)
+            return found
+
+        monkeypatch.setattr(client, "run_on_scheduler", lose)
+        assert executor.on_scheduler(_total, _ones) == 5.0
+        assert len(lost) == 1
+        monkeypatch.setattr(client, "run_on_scheduler", lambda function, **options: None)
+        with pytest.raises(ClusterError, match="was lost 4 times with its worker"):
+            executor.on_scheduler(_total, _ones)

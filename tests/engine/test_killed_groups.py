@@ -100,4 +100,4 @@ def test_a_killed_fit_repeats_only_the_groups_in_flight(tmp_path, calm, name, ki
     assert folded == {each: n_tasks[each] for each in folded}
     assert folded
     assert content(tmp_path / "m") == expected
-    assert not (run / "partial").exists()
+    assert not run.exists()

@@ -4,9 +4,12 @@ import uuid
 
 import numpy as np
 import pytest
+from helpers import meanwhile
 
 from distmom.engine.directory.partials import PartialFiles
 from distmom.engine.stored.scratch import write_scratch
+
+N_TRIALS = 2_000
 
 
 def pass_files(files, name, report=True):
@@ -56,7 +59,7 @@ def test_a_committed_pass_releases_its_files_and_no_others(tmp_path):
     assert (second.exists(), len(list(files.spare.iterdir()))) == (True, 1)
     files.keep_none()
     files.leave()
-    assert not (tmp_path / "partial").exists()
+    assert list((tmp_path / "partial").iterdir()) == []
 
 
 @pytest.mark.parametrize(("durable", "is_held"), [(True, False), (False, True)])
@@ -69,7 +72,17 @@ def test_nothing_is_kept_that_nobody_takes_over(tmp_path, durable, is_held):
     files.release([made])
     assert (place.exists(), len(list(files.spare.iterdir()))) == (False, 1)
     files.drop()
-    assert not (tmp_path / "partial").exists()
+    assert list((tmp_path / "partial").iterdir()) == []
+
+
+def test_a_driver_that_ends_does_not_disturb_one_that_makes_its_directory(tmp_path):
+    ends = PartialFiles(tmp_path, durable=True)
+    ends.take_over(1)
+    with meanwhile(ends.drop):
+        for number in range(N_TRIALS):
+            (place := tmp_path / "partial" / "0002" / str(number)).mkdir(parents=True)
+            place.rmdir()
+            place.parent.rmdir()
 
 
 def test_a_directory_of_a_driver_without_an_epoch_is_never_taken_for_one_of_an_epoch(tmp_path, monkeypatch):
@@ -79,4 +92,4 @@ def test_a_directory_of_a_driver_without_an_epoch_is_never_taken_for_one_of_an_e
     later = PartialFiles(tmp_path, durable=True)
     later.take_over(3)
     later.leave()
-    assert not (tmp_path / "partial").exists()
+    assert list((tmp_path / "partial").iterdir()) == []

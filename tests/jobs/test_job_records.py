@@ -21,6 +21,7 @@ from distmom.engine.directory import epochs
 from distmom.engine.executors.connections import insecure_allowed
 from distmom.errors import ClusterError, UsageError
 from distmom.jobs import foreground, open_job, record, remote
+from distmom.jobs.places import DirectoryPlace
 from distmom.jobs.record import new_record, write_record
 from distmom.models import SingleTopic
 
@@ -33,6 +34,15 @@ def test_a_job_ends_when_it_is_cancelled_before_it_has_begun(tmp_path):
     assert found.status()["error"] == "cancelled before it had begun"
     assert main(["jobs", "run", str(found.directory)]) == 130
     assert found.wait(1) == 130
+
+
+def test_a_driver_that_a_signal_ends_before_it_begins_gives_the_exit_code_of_shells(tmp_path):
+    write_record(tmp_path / "job", new_record(["fit", "c", "m"], "tcp://127.0.0.1:1"))
+    (tmp_path / "job" / "epochs").mkdir()
+    process = subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    assert remote.await_end(process, tmp_path / "job") == -9
+    assert open_job(tmp_path / "job").wait(1) == 137
+    assert main(["jobs", "wait", str(tmp_path / "job")]) == 137
 
 
 def test_records_of_version_1_are_read(tmp_path):
@@ -244,6 +254,41 @@ def test_a_directory_belongs_to_one_job(tmp_path):
     write_record(tmp_path / "job", record)
     with pytest.raises(UsageError, match="exists and is not empty"):
         write_record(tmp_path / "job", record)
+
+
+def test_a_scheduler_that_a_url_names_is_refused_without_tls(tmp_path, monkeypatch):
+    """Whoever writes to the URL of a job may not choose whose code runs here."""
+    new = new_record(
+        ["fit", "c", "m"], "tcp://192.0.2.1:8786", directory=tmp_path / "job", url="s3://bucket/job"
+    )
+    write_record(tmp_path / "job", new)
+    place, called = DirectoryPlace(tmp_path / "job"), []
+    monkeypatch.setattr("distmom.jobs.job.GRACE_S", 0.1)
+    monkeypatch.setattr("distmom.jobs.job.open_place", lambda found: place)
+    monkeypatch.setattr(
+        "distmom.engine.executors.connections.check_address", lambda *found: called.append(found)
+    )
+    owner = replace(epochs.Owner.this(), host="elsewhere")
+    (tmp_path / "job" / "epochs").mkdir()
+    epochs.put_once(epochs.file_of(tmp_path / "job", 1), epochs.EPOCH.dump(asdict(owner)))
+    job = open_job("s3://bucket/job")
+    with pytest.raises(ClusterError, match="could not be reached; it ends when it reads the request"):
+        job.cancel()
+    epochs.write_end(tmp_path / "job", 1, epochs.End("failed", 5))
+    with pytest.raises(
+        UsageError, match=r"192\.0\.2\.1:8786: connections to other hosts without TLS are refused"
+    ):
+        job.resume()
+    assert called == []
+
+
+def test_a_damaged_record_does_not_hide_the_other_jobs(tmp_path, caplog):
+    for name in ("first", "second"):
+        write_record(tmp_path / name, new_record(["fit", "c", "m"], "tcp://127.0.0.1:1"))
+    content = (tmp_path / "first" / "job.json").read_bytes()
+    (tmp_path / "first" / "job.json").write_bytes(content.replace(b"fit", b"fiT"))
+    assert [job.directory for job in jobs.list_jobs(tmp_path)] == [tmp_path / "second"]
+    assert f"a job is left out of the list: {tmp_path / 'first' / 'job.json'}: checksum" in caplog.text
 
 
 def test_the_command_line_offers_the_commands_that_can_be_submitted():

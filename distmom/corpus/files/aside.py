@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from distmom.corpus.files.commit import TEMPORARY, restore_replaced
@@ -78,16 +79,34 @@ def _is_gone(path: Path) -> bool:
 def discard(path: Path) -> None:
     """Remove a directory; its name is freed at once, before its content is removed.
 
-    `remove_left` removes what an interruption or a disk error leaves of it; a warning is logged.
+    `remove_left` removes what an interruption or a disk error leaves of it; a warning is logged. A link to a
+    directory, or one that cannot be renamed, stays, and only its content is removed.
     """
     aside = _named(path)
+    if path.is_symlink():
+        # A link of the user, as to a larger disk.
+        _empty(path)
+        return
     try:
         os.rename(path, aside)
+    except FileNotFoundError:
+        # Another process has been faster, and a third one may be making it anew.
+        return
     except OSError:
         # A mount point, or a directory in a parent that cannot be written to, cannot be renamed: it is emptied.
         shutil.rmtree(path, ignore_errors=True)
     else:
         remove_temporary(aside, path)
+
+
+def _empty(directory: Path) -> None:
+    """Remove the content of a directory, if it exists, as far as that is possible."""
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()
 
 
 def _named(target: Path) -> Path:

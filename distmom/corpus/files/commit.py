@@ -73,10 +73,15 @@ def sync_path(path: str | os.PathLike[str]) -> None:
 
 def sync_tree(path: str | os.PathLike[str]) -> None:
     """Flush a directory, and every file and directory below it, to disk."""
-    for folder, _, names in os.walk(path):
+    for folder, _, names in os.walk(path, onerror=_raised):
         for name in names:
             sync_path(os.path.join(folder, name))
         sync_path(folder)
+
+
+def _raised(error: OSError) -> None:
+    """Raise an error of `os.walk`, which would leave out the directory that it cannot list."""
+    raise error
 
 
 def commit_directory(
@@ -236,10 +241,14 @@ def put_if_absent(
         except OSError as error:
             if error.errno not in _EXISTS:
                 raise
+        found = _identity(target)
         if is_whole(target):
             return
-        damaged = target.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
-        # Another process may have been faster.
+        if _identity(target) != found:
+            # Another process has replaced it meanwhile.
+            continue
+        damaged = Path(temporary).with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+        # Another process may be faster.
         with suppress(FileNotFoundError):
             os.rename(target, damaged)
         shutil.rmtree(damaged, ignore_errors=True)

@@ -73,7 +73,7 @@ class Holder:
             return cls(
                 str(entry["host"]), pid, None if born is None else int(born), str(entry["since"]), **text
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
 
     @property
@@ -228,7 +228,7 @@ class Lock:
                 f"{self.path}: is held by {holder} since {holder.since}; wait for it to finish, "
                 "or remove the file if that process no longer exists"
             )
-        self._remove(holder, sign)
+        self._remove(found, f"{holder}, {sign}")
 
     def _observed(self, holder: Holder, found: tuple[Holder | None, int]) -> tuple[Holder | None, int] | None:
         """Wait until the file changes, for at most `LEASE_S`, and return its content then."""
@@ -242,18 +242,19 @@ class Lock:
             now = self._look()
         return now
 
-    def _remove(self, holder: Holder, sign: str) -> None:
+    def _remove(self, stale: tuple[Holder | None, int], described: str) -> None:
+        """Remove the file, unless it has changed since it was found stale."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY)
         except FileNotFoundError:
             return
         try:
             # Of several processes that find the same stale file, only the one that holds this flock and still
-            # finds the file of this holder under its name may remove it.
+            # finds that file under its name may remove it. The time distinguishes a file without a name from the
+            # new one of a process that has been faster, and has not written its name yet.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            now = self._look()
-            if now is not None and now[0] == holder:
-                _log.warning("%s: taking over the lock of %s, %s", self.path, holder, sign)
+            if self._look() == stale:
+                _log.warning("%s: taking over the lock of %s", self.path, described)
                 self.path.unlink(missing_ok=True)
         finally:
             os.close(descriptor)
@@ -288,7 +289,8 @@ def is_alive(pid: int, born: int | None) -> bool:
     """Whether a process that started at ``born`` (see `birth`) still runs on this host."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
+        # No process has a number that the system cannot represent, such as one in a crafted file.
         return False
     except PermissionError:
         pass

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -151,9 +152,13 @@ class LocalStorage(Storage):
     def read_bytes(self, key: str, limit: int | None = None) -> bytes:
         place = self._path / key
         try:
-            with open(place, "rb") as stream:
-                if limit is not None and (size := os.fstat(stream.fileno()).st_size) > limit:
-                    raise StoreError(f"{place}: size: expected at most {limit} bytes, got {size}")
+            with open(place, "rb", opener=_at_once) as stream:
+                found = os.fstat(stream.fileno())
+                # A device may have no end.
+                if not stat.S_ISREG(found.st_mode):
+                    raise StoreError(f"{place}: expected a file, got something else")
+                if limit is not None and found.st_size > limit:
+                    raise StoreError(f"{place}: size: expected at most {limit} bytes, got {found.st_size}")
                 # The limit may come from a damaged record, so the buffer is sized by the file instead.
                 content = stream.read()
         except OSError as error:
@@ -173,6 +178,11 @@ class LocalStorage(Storage):
 
     def delete(self, key: str) -> None:
         (self._path / key).unlink(missing_ok=True)
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file as `open` does, without waiting for the writer of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class ObjectStorage(Storage):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.corpus.files.arrays import encode_matrices
-from distmom.corpus.files.commit import commit_directory
+from distmom.corpus.files.commit import put_if_absent, sync_path, sync_tree
 from distmom.corpus.files.records import MAX_RECORD_BYTES, dump_json, parse_json
 from distmom.corpus.files.storage import LocalStorage
 from distmom.corpus.names import is_id
@@ -84,7 +85,6 @@ def write_shard(
     if ids is not None:
         check_ids(index, ids, words.shape[0])
     name = f"s{index:05d}"
-    target = Path(directory) / "shards" / name
     values = "counts" if words.dtype.kind == "i" else "weights"
     record: dict[str, Any] = {
         "n_documents": int(words.shape[0]),
@@ -92,27 +92,16 @@ def write_shard(
         "nnz_labels": int(labels.nnz),
         "content": _content_digest(words, labels, ids),
     }
-    digest = _digest_of_equal(Path(directory), name, record, (words.shape[1], labels.shape[1]), values)
+    widths = (words.shape[1], labels.shape[1])
+    find_equal = partial(_digest_of_equal, Path(directory), name, record, widths, values)
+    digest = find_equal()
     if digest is None:
         files = encode_matrices({"words": words, "labels": labels})
         if ids:
             files[IDS] = "\n".join([*ids, ""]).encode()
         record["files"] = describe(files)
         content = dump_json(record)
-        temporary = Path(directory) / "wip" / f"{name}.{uuid.uuid4().hex}"
-        try:
-            write_files(temporary, {**files, "shard.json": content})
-            try:
-                commit_directory(temporary, target)
-            except (OSError, StoreError):
-                # A duplicate of this task may have finished first.
-                if (
-                    _digest_of_equal(Path(directory), name, record, (words.shape[1], labels.shape[1]), values)
-                    is None
-                ):
-                    raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        put_shard(directory, name, {**files, "shard.json": content}, lambda: find_equal() is not None)
         digest = hashlib.sha256(content).hexdigest()
     entry = {"id": name, "digest": digest}
     entry |= {key: record[key] for key in ("n_documents", "nnz_words", "nnz_labels")}
@@ -133,6 +122,32 @@ def write_shard(
         ),
         has_ids=ids is not None,
     )
+
+
+def put_shard(directory: str, name: str, files: Mapping[str, bytes], is_whole: Callable[[], bool]) -> None:
+    """Write the files of a shard and put it in its place, unless an undamaged one is there.
+
+    Parameters
+    ----------
+    directory : str
+        The corpus that is being written.
+    name : str
+        Name of the shard.
+    files : mapping of str to bytes
+        All files of the shard.
+    is_whole : callable
+        Returns whether the shard that is there is undamaged, as one that another attempt at this task has written;
+        a damaged one is replaced.
+    """
+    temporary = Path(directory) / "wip" / f"{name}.{uuid.uuid4().hex}"
+    target = Path(directory) / "shards" / name
+    try:
+        write_files(temporary, files)
+        sync_tree(temporary)
+        put_if_absent(temporary, target, lambda _: is_whole())
+        sync_path(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def check_ids(index: int, ids: Sequence[str], n_documents: int) -> None:
@@ -229,7 +244,6 @@ def _digest_of_equal(
             return digest
     except StoreError:
         # A damaged shard, as a power failure may leave on a disk that does not honour fsync, is written again.
-        shutil.rmtree(target)
         return None
     raise StoreError(
         f"{target}: expected content {record['content'][:12]}, got {str(found.get('content'))[:12]}: "

@@ -33,9 +33,9 @@ from distmom.errors import InputError, UsageError
 class StagedCorpus:
     """Base class of writers of corpora; a context manager that holds the lock on the location.
 
-    If the block raises InputError or UsageError, everything written is removed. If it ends without `commit` for
-    any other reason, such as an interruption, finished shards are kept, and a later writer with the same
-    fingerprint resumes from them.
+    If the block raises InputError or UsageError, everything written is removed, unless it is complete and only its
+    place has been taken meanwhile. If it ends without `commit` for any other reason, such as an interruption,
+    finished shards are kept, and a later writer with the same fingerprint resumes from them.
 
     Parameters
     ----------
@@ -76,6 +76,8 @@ class StagedCorpus:
         self.directory: str = str(self.partial / "corpus")
         self.is_finished: bool = False
         self._note = self.partial / "fingerprint"
+        #: whether a later writer can use what was written even if this one is refused
+        self._is_kept = False
         self._overwrite = overwrite
         self._fingerprint = fingerprint
         self._lock = Lock(f"{self.path}.lock")
@@ -129,7 +131,8 @@ class StagedCorpus:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if isinstance(error, (InputError, UsageError)) and self._lock.is_held():
+            is_refused = isinstance(error, (InputError, UsageError)) and not self._is_kept
+            if is_refused and self._lock.is_held():
                 with suppress(OSError):
                     self._remove_partial()
         finally:
@@ -152,6 +155,8 @@ class StagedCorpus:
         ------
         TakenOverError
             If another process writes to the location by now, as this one seemed to have ended.
+        UsageError
+            If something that may not be replaced is there by now; shards are kept for a later writer.
         """
         root = Path(self.directory)
         self._lock.check()
@@ -161,6 +166,9 @@ class StagedCorpus:
         self._lock.check()
         write_atomic(root / "manifest.json", manifest)
         self._write_note(hashlib.sha256(manifest).hexdigest())
+        self._is_kept = self._fingerprint != ""
+        # A command that writes something other than a corpus takes no lock here.
+        self._check_target()
         if self.path.exists():
             replace_directory(root, self.path, is_synced=True)
         else:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import zarr
 from scipy import sparse
 
 from distmom.corpus.files.arrays import encode_group, encode_layers
-from distmom.corpus.files.commit import commit_directory, sync_path, sync_tree
+from distmom.corpus.files.commit import sync_path, sync_tree
 from distmom.corpus.files.records import dump_json
 from distmom.corpus.files.storage import LocalStorage
 from distmom.corpus.layers import Layer, check_layer_name
@@ -23,7 +22,7 @@ from distmom.corpus.names import check_names, is_id, number_lines
 from distmom.corpus.open import open_layers
 from distmom.corpus.stored.layered import LayeredCorpus, read_shard_record
 from distmom.corpus.stored.manifest import CORPUS
-from distmom.corpus.stored.shard import describe, write_files
+from distmom.corpus.stored.shard import describe, put_shard, write_files
 from distmom.corpus.stored.staging import StagedCorpus
 from distmom.errors import InputError, StoreError, UsageError
 
@@ -124,8 +123,6 @@ def write_layer_shard(directory: str, index: int, shard: LayerShard) -> LayerRes
     """
     _check_lengths(index, shard)
     name = f"s{index:05d}"
-    root = Path(directory)
-    target = root / "shards" / name
     arrays = dict(shard.arrays)
     if shard.starts is not None:
         arrays["starts"] = np.asarray(shard.starts, np.int64)
@@ -135,21 +132,10 @@ def write_layer_shard(directory: str, index: int, shard: LayerShard) -> LayerRes
     record = {"n_units": shard.n_units, "n_rows": shard.n_rows, "files": describe(files)}
     content = dump_json(record)
     digest = hashlib.sha256(content).hexdigest()
-    if target.exists() and not _is_whole(directory, name, digest):
-        # It was written by an attempt with other content, or it is damaged.
-        shutil.rmtree(target)
-    if not target.exists():
-        temporary = root / "wip" / f"{name}.{uuid.uuid4().hex}"
-        try:
-            write_files(temporary, {**files, "shard.json": content})
-            try:
-                commit_directory(temporary, target)
-            except (OSError, StoreError):
-                # A duplicate of this task may have finished first.
-                if not _is_whole(directory, name, digest):
-                    raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    # A shard with other content, of an earlier attempt, is replaced as a damaged one is.
+    is_whole = partial(_is_whole, directory, name, digest)
+    if not is_whole():
+        put_shard(directory, name, {**files, "shard.json": content}, is_whole)
     own = {layer.name: _own_rows(shard, layer) for layer in shard.layers}
     sizes = np.ones(shard.n_units, np.int64) if shard.starts is None else np.diff(shard.starts)
     entry = {

@@ -162,6 +162,11 @@ class End:
     restarted: bool = False
     result: Mapping[str, str] | None = None
 
+    @property
+    def shell_code(self) -> int:
+        """Exit code as shells give it: 128 and the number of a signal, if one has ended the process."""
+        return self.exit_code if self.exit_code >= 0 else 128 - self.exit_code
+
 
 @dataclass(frozen=True)
 class Records:
@@ -243,7 +248,7 @@ def latest_epoch(run: Path) -> int:
     except FileNotFoundError:
         return 0
     return max(
-        (int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0
+        (int(name[:-5]) for name in names if name[:-5].isdecimal() and name.endswith(".json")), default=0
     )
 
 

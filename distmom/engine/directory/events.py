@@ -201,7 +201,7 @@ def _parsed(line: bytes, place: str) -> Logged:
         found = json.loads(line)
         version = found.pop("version")
         at, name = float(found.pop("time")), found.pop("event")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise StoreError(f"{place}: expected an event, got {line[:80]!r}") from error
     if version not in _READ:
         raise StoreError(f"{place}: version: expected {EVENTS_VERSION}, got {version!r}")

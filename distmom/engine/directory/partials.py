@@ -128,9 +128,9 @@ class PartialFiles:
         for place in self._folder.glob("*"):
             if place.name not in self._kept:
                 remove_tree(place)
-        for empty in (self._folder, self._folder.parent):
-            with suppress(OSError):
-                empty.rmdir()
+        # The directory above stays: another driver, or its tasks, may be making their own in it just now.
+        with suppress(OSError):
+            self._folder.rmdir()
 
 
 def epoch_of(folder: Path) -> int | None:

@@ -6,8 +6,9 @@ Layout of a run directory::
     states/<digest>.npy             stored arrays, which passes read (bases, whitening matrices)
     passes/<name>-<fingerprint>/    one committed pass: one .npy file per sum, and DONE.json, written last
     rows/<name>-<fingerprint>/      one Zarr array per shard and row output, named by its digest
-    partial/<epoch>/<pass>/         partial sums of a running pass, and reports on its finished groups
+    partial/<epoch>/<pass>/         partial sums of a running pass, and what was made of its total
     partial/<epoch>/spare/          files of earlier partial sums, to be overwritten
+    plan.json                       number of threads for which passes are planned
     environment.json                software and processors of the processes that have run tasks
     log.jsonl                       events of passes
     epochs/, lease.json, cancel     who carries the run out, and how that ended (`distmom.engine.directory.epochs`)
@@ -42,6 +43,7 @@ from distmom.engine.directory.epochs import check_records
 from distmom.engine.directory.events import read_log
 from distmom.engine.directory.lease import Lease, leased
 from distmom.engine.directory.partials import PartialFiles, remove_tree, remove_unfinished
+from distmom.engine.directory.planned import PlannedThreads
 from distmom.engine.environment import Environment
 from distmom.engine.stored.arrays import StoredArray, StoredColumns, StoredRows, map_file, state_digest
 from distmom.engine.stored.scratch import ScratchArray
@@ -74,6 +76,7 @@ class RunDirectory:
     path : Path
     durable : bool
     partials : PartialFiles
+    planned : PlannedThreads
     lease : Lease or None
         The hold on the run while it is held.
     """
@@ -82,6 +85,7 @@ class RunDirectory:
         self.path: Path = Path(path).absolute()
         self.durable: bool = durable
         self.partials: PartialFiles = PartialFiles(self.path, durable)
+        self.planned: PlannedThreads = PlannedThreads(self.path / "plan.json" if durable else None)
         #: kept here alone for a temporary directory, and in a file for others
         self._environments: list[dict[str, str]] = []
         self.lease: Lease | None = None
@@ -164,9 +168,8 @@ class RunDirectory:
         path = self.path / "states" / f"{digest[:32]}.npy"
         # An existing file may have been truncated by a power failure.
         if not (path.exists() and _is_intact(path, digest)):
-            temporary = self.new_state()
-            np.save(temporary, array, allow_pickle=False)
-            os.replace(temporary, path)
+            write = partial(np.save, arr=array, allow_pickle=False)
+            write_atomic(path, write, survives_power_failure=False)
         return StoredArray(str(path), digest)
 
     def new_state(self) -> Path:
@@ -222,7 +225,13 @@ class RunDirectory:
             waits for it.
         files : iterable of ScratchArray, default ()
             Partial sums, which later files overwrite.
+
+        Raises
+        ------
+        Exception
+            The error of an earlier commit in the background, if one has failed.
         """
+        self._committer.check()
         if states and not self.durable:
             self.partials.release(files)
             return
@@ -303,6 +312,7 @@ class RunDirectory:
                 problems.append(str(error))
 
         check(self.environments)
+        check(self.planned.check)
         check(partial(read_log, self.log))
         for path in sorted((self.path / "states").glob("[!.]*.npy")):
             check(partial(_check_state, path))

@@ -202,14 +202,22 @@ class OnCluster:
         with self._losses_reported("decomposition", lambda: flying):
             future = self._submit(load, key=f"for-scheduler-{uuid.uuid4().hex[:8]}")
             flying.append(future)
-            watch.finished(flying)
-            if future.status != "finished":
-                _raise_unless_worker_lost(future, watch, MAX_ATTEMPTS)
             task = {"versions": self._versions, "work": function, "key": future.key, "arguments": arguments}
-            try:
-                return watch.call(self.client.run_on_scheduler, _on_scheduler, **task)  # type: ignore[no-any-return]
-            except ImportError as error:
-                raise ClusterError(f"the scheduler cannot run this distmom: {error}") from error
+            for _ in range(MAX_ATTEMPTS + 1):
+                watch.finished(flying)
+                if future.status != "finished":
+                    _raise_unless_worker_lost(future, watch, MAX_ATTEMPTS)
+                try:
+                    done: tuple[_R] | None = watch.call(self.client.run_on_scheduler, _on_scheduler, **task)
+                except ImportError as error:
+                    raise ClusterError(f"the scheduler cannot run this distmom: {error}") from error
+                if done is not None:
+                    return done[0]
+                # Dask computes it again.
+                logger.warning("decomposition: %s was lost with its worker", future.key)
+            raise ClusterError(
+                f"decomposition: {future.key} was lost {MAX_ATTEMPTS + 1} times with its worker"
+            )
 
     @contextmanager
     def _losses_reported(self, name: str, flying: Callable[[], list[distributed.Future]]) -> Iterator[None]:
@@ -305,11 +313,14 @@ async def _on_scheduler(
     work: Callable[..., Any],
     key: str,
     arguments: tuple[Any, ...],
-) -> Any:
-    """Fetch a worker's result and process it in a thread, so that the event loop is not blocked."""
+) -> tuple[Any] | None:
+    """Fetch a worker's result and process it in a thread, so that the event loop is not blocked.
+
+    Returns None if the result was lost with its worker.
+    """
     reply = await asyncio.wait_for(dask_scheduler.gather([key]), limits.STALL_TIMEOUT_S)
     if reply["status"] != "OK":
-        raise ClusterError(f"the scheduler could not fetch {key} from its worker: {reply.get('keys')}")
+        return None
     value = reply["data"][key]
     loop = asyncio.get_running_loop()
 
@@ -324,7 +335,7 @@ async def _on_scheduler(
             opened = merge_and_deserialize(value.header, value.frames)
         _check_versions(versions)
         with watched(announce):
-            return work(opened, *arguments)
+            return (work(opened, *arguments),)
 
     return await asyncio.to_thread(opened_and_done)
 

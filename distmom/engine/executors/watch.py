@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -134,10 +134,8 @@ class Watch:
         future, waited = _in_thread(function, *arguments, **options), _Waited()
         while True:
             try:
-                return future.result(timeout=1.0)
-            except TimeoutError:
-                if future.done():
-                    raise
+                if wait([future], timeout=1.0).done:
+                    return future.result()
             except CommClosedError as error:
                 raise ClusterError(f"{self.name}: the cluster was lost: {error}") from error
             finally:

@@ -70,6 +70,16 @@ def _mapped(path: str, digest: str) -> np.ndarray:
     return array
 
 
+def forget_maps(directory: Path) -> None:
+    """Forget the maps of stored arrays below a directory that is removed; arrays that are in use stay valid.
+
+    A map keeps the space of a removed file on the disk, and a file descriptor.
+    """
+    for path, digest in list(_maps):
+        if directory in Path(path).parents:
+            _maps.pop((path, digest), None)
+
+
 def release_maps() -> None:
     """Release the pages of all memory-mapped arrays; the system keeps them in its cache.
 

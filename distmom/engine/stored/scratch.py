@@ -58,6 +58,11 @@ class ScratchArray:
     checksum: int
 
     @property
+    def digest(self) -> str:
+        """Text by which arrays with different elements differ, wherever they are."""
+        return f"{self.shape}{self.dtype}{self.block_bytes}:{self.checksum:08x}"
+
+    @property
     def n_bytes(self) -> int:
         """Size of the elements."""
         return _n_bytes(self.shape, self.dtype)

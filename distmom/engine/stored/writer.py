@@ -81,11 +81,15 @@ class ArrayWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self._stream.truncate()
-            self._stream.seek(0)
-            self._stream.write(self._header())
-        self._stream.close()
+        try:
+            with self._stream:
+                if error is None:
+                    self._stream.truncate()
+                    self._stream.seek(0)
+                    self._stream.write(self._header())
+        except BaseException:
+            self._path.unlink(missing_ok=True)
+            raise
         if error is not None:
             self._path.unlink(missing_ok=True)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from distmom.engine.stored.scratch import ScratchArray
 from distmom.engine.sums.additive import Sums, merge
 from distmom.engine.sums.sparse import SparsePart
 from distmom.engine.sums.tall import TallPart
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -53,6 +56,15 @@ class Folded:
     n_found: int = 0
     differing: tuple[str, ...] = ()
     environments: frozenset[Environment] = frozenset()
+
+    def warn_of_differing(self, name: str) -> None:
+        """Log a warning for every task of which two attempts gave different bits; ``name`` is that of the work."""
+        for each in self.differing:
+            logger.warning(
+                "%s: two attempts at a task gave different bits: %s; the processors of the workers differ, or a "
+                "computation depends on more than its input",
+                name, each,
+            )  # fmt: skip
 
     def all_files(self) -> list[ScratchArray]:
         """Return all reported files."""

@@ -6,17 +6,13 @@ sum to files, called a run. `distmom.engine.terms` adds up the runs of all tasks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from distmom.blas import one_blas_thread
-from distmom.clock import spend, taken
 from distmom.corpus.block import csr_from_parts
-from distmom.engine.stored.arrays import release_maps
 from distmom.engine.stored.held import HeldSum
 from distmom.engine.stored.scratch import ScratchArray, write_scratch
 from distmom.engine.sums.csr import combine
@@ -126,17 +122,3 @@ class Runs:
             shape = (rows.stop - rows.start, self.n_columns)
             slabs.append(csr_from_parts(data, indices, indptr - start, shape))
         return slabs
-
-
-def write_runs(
-    function: Callable[..., Sequence[csr_array]], directory: str, arguments: tuple[Any, ...], index: int
-) -> tuple[list[SparsePart], dict[str, float]]:
-    """Write the matrices that ``function(index, *arguments)`` returns to files; also return the seconds spent."""
-    with one_blas_thread():
-        taken()
-        with spend("kernels"):
-            found = function(index, *arguments)
-        with spend("write"):
-            parts = [SparsePart.write(directory, value) for value in found]
-        release_maps()
-        return parts, taken()

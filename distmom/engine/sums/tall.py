@@ -180,10 +180,14 @@ class RowOutput:
         """Create the file, with the header of an ``.npy`` file and room for all rows."""
         n_bytes = n_rows * width * np.dtype(dtype).itemsize
         mode = "r+b" if claimed(path, n_bytes, spare) else "xb"
-        with open(path, mode) as stream:
-            header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (n_rows, width)}
-            np.lib.format.write_array_header_1_0(stream, header)
-            stream.truncate(stream.tell() + n_bytes)
+        header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (n_rows, width)}
+        try:
+            with open(path, mode) as stream:
+                np.lib.format.write_array_header_1_0(stream, header)
+                stream.truncate(stream.tell() + n_bytes)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
         return cls(str(path), dtype, width)
 
     def room(self, rows: slice) -> np.ndarray:
