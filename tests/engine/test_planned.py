@@ -6,6 +6,7 @@ import pytest
 from helpers import planted_corpus
 
 from distmom.engine import InProcess, PassDone, RunDirectory
+from distmom.engine.directory.planned import PLANNED, PlannedThreads
 from distmom.engine.executors.threads import on_threads
 from distmom.models import MultiLabelMoM
 
@@ -72,3 +73,11 @@ def test_a_damaged_plan_is_made_again(tmp_path, corpus, caplog):
         assert fit(corpus, run=tmp_path) == expected
     assert "passes are planned again, and may have to be run again" in caplog.text
     assert RunDirectory(tmp_path).verify() == []
+
+
+@pytest.mark.parametrize("content", [{}, {"n_threads": 0}, {"n_threads": True}, {"n_threads": "4"}])
+def test_a_plan_without_a_number_of_threads_is_made_again(tmp_path, content, caplog):
+    PLANNED.write(tmp_path / "plan.json", content)
+    assert PlannedThreads(tmp_path / "plan.json").given(3) == 3
+    assert "n_threads: expected a whole number from 1" in caplog.text
+    assert PlannedThreads(tmp_path / "plan.json").given(2) == 3
