@@ -88,6 +88,21 @@ def test_what_is_not_a_model_is_refused(tmp_path):
             use("m")
 
 
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [("10", "a whole number, got '10'"), (2.5, "a whole number, got 2.5"), (-1, "at least 0, got -1")],
+)
+def test_numbers_of_words_that_are_not_whole_numbers_are_refused(labelling, topics, number, expected):
+    present = distmom.ProductMixture(1).fit(np.random.default_rng(0).integers(0, 2, (60, 6)))
+    for use in (topics.topics, labelling.topics, present.topics):
+        with pytest.raises(UsageError, match=f"n_top: expected {expected}"):
+            use(number)
+    with pytest.raises(UsageError, match=f"n_top: expected {expected}"):
+        distmom.evaluate(topics, text_corpus(TEXTS), n_top=number)
+    with pytest.raises(UsageError, match=f"n_words: expected {expected}"):
+        topics.pyldavis_input(number)
+
+
 ROWS = np.random.default_rng(0).normal(size=(60, 6))
 WORDS = np.ones((60, 6), int)
 GROUPS = np.repeat(np.arange(20), 3)
