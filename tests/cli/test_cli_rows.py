@@ -1,13 +1,14 @@
 """Rows and sequences on the command line: ingest, plan, fit, transform, report, verify, and what is refused."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 import zarr
 from helpers import matched
 
-from distmom.models import FactorialHMM, HiddenMarkov, SphericalMixture
+from distmom.models import FactorialHMM, HiddenMarkov, LatentTree, SphericalMixture
 from distmom.simulate.chains import FactorialChains
 
 LOCAL = ("--workers", "0")
@@ -59,6 +60,19 @@ def test_a_mixture_from_a_file_to_its_report(place, run, tmp_path):
     assert "SphericalMixture" in page
     assert page.count("<svg") >= 1
     assert json.loads(run("info", tmp_path / "m", "--json")[1])["model"] == "SphericalMixture"
+
+
+def test_numbers_in_lists_are_shown_with_as_many_digits_as_others(place, run, tmp_path):
+    run("ingest", place / "x.npy", tmp_path / "c", *LOCAL)
+    fit = ("fit", tmp_path / "c", tmp_path / "m", "--model", "latent-tree", "-k", 2, *LOCAL)
+    tree = ("--tree", "(1,2,3)", "--widths", "1,1,4", "--quiet", "--overwrite")
+    code, out, _ = run(*fit, *tree)
+    assert code == 0
+    shown = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert re.fullmatch(r"0\.\d{4}|\d\.\de-\d\d", shown["conditioning"])
+    assert re.fullmatch(r"\[0\.\d{4}, 0\.\d{4}\]", shown["weights"])
+    found = json.loads(run(*fit, *tree, "--json")[1])
+    assert found["conditioning"] == LatentTree.load(tmp_path / "m").diagnostics_["conditioning"]
 
 
 def test_a_hidden_markov_model_of_tagged_texts(place, run, tmp_path):
