@@ -17,7 +17,7 @@ from distmom.clock import spend
 from distmom.corpus.block import RowBlock
 from distmom.corpus.files.npy import UNREADABLE, load_sparse, member_of
 from distmom.corpus.layers import SHARD_BYTES, Layer, RowShard
-from distmom.corpus.rows import as_array
+from distmom.corpus.rows import as_array, as_numbers
 from distmom.errors import InputError, StoreError, UsageError
 
 
@@ -336,7 +336,7 @@ def _is_path(value: Any) -> bool:
 
 def _checked_rows(X: Any, name: str) -> Any:
     """Return a dense matrix unchanged, a sparse one as float64 CSR; InputError if X is not a matrix of numbers."""
-    matrix = X if sparse.issparse(X) else as_array(X, name)
+    matrix = X if sparse.issparse(X) else as_numbers(as_array(X, name), name)
     if matrix.ndim != 2 or matrix.shape[1] < 1:
         raise InputError.at(name, None, "shape", "a matrix of rows and features", str(matrix.shape))
     if matrix.dtype.kind not in "iubf":

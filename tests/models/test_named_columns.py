@@ -8,6 +8,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from distmom import (
+    ECA,
     ICA,
     DiagonalMixture,
     GaussianSearch,
@@ -125,6 +126,24 @@ def test_nullable_columns_are_read_as_others_are(table, backend):
             InputError, match=r"X: value in row \d+, column 0: expected a finite number, got nan"
         ):
             model.fit(nullable.assign(height=nullable["height"].mask(nullable["height"] > 0)))
+
+
+def test_columns_of_several_types_are_read_as_numbers(table):
+    mixed = table.round().assign(height=table["height"] > 0, age=table["age"].round().astype(int))
+    for model in (
+        MultiView(2, widths="2,2,2"),
+        LatentTree(2, tree="(1,2,3)", widths="2,2,2"),
+        HiddenMarkov(2),
+    ):
+        found = model.fit(mixed).predict_proba(mixed)
+        assert np.array_equal(model.fit(mixed.astype(float)).predict_proba(mixed.astype(float)), found)
+        with pytest.raises(InputError, match=r"X: value in row 1, column 2: expected a number, got 'old'"):
+            model.fit(mixed.assign(age=["1", "old"] * 300))
+    groups, factors = np.arange(600) // 3, ECA(1)
+    one = factors.fit(mixed, groups=groups).components_
+    assert np.array_equal(factors.fit(mixed.astype(float), groups=groups).components_, one)
+    with pytest.raises(InputError, match=r"X: value in row 1, column 2: expected a number, got 'old'"):
+        factors.fit(mixed.assign(age=["1", "old"] * 300), groups=groups)
 
 
 def test_names_of_some_of_the_views_are_compared(table):
