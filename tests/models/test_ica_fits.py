@@ -95,7 +95,7 @@ def test_what_cannot_be_fitted_is_refused_with_the_numbers():
     twice = np.column_stack([X, X[:, 0]])
     for noise in ("none", "gaussian"):
         with pytest.raises(
-            NumericalError, match=r"the rows span 4 directions, and 5 components need 5: .* or fewer"
+            NumericalError, match=r"the rows span 4 of the directions that n_components=5 needs: .* or fewer"
         ):
             ICA(5, noise=noise).fit(twice)
         # Directions that the rows do not span need not be exact; only eigenvalues near the last one are listed.
@@ -103,7 +103,7 @@ def test_what_cannot_be_fitted_is_refused_with_the_numbers():
             [50.0 + np.arange(1.0, 13.0) * (X @ np.eye(4, 12)), np.full((len(X), 3), 50.0)]
         )
         with pytest.raises(
-            NumericalError, match=r"span 4 directions, and 15 components need 15: [^;]{,120};"
+            NumericalError, match=r"span 4 of the directions that n_components=15 needs: [^;]{,120};"
         ):
             ICA(15, noise=noise).fit(wide)
         with pytest.raises(
