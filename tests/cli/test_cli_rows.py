@@ -8,6 +8,7 @@ import pytest
 import zarr
 from helpers import matched
 
+from distmom.engine.directory import epochs
 from distmom.models import FactorialHMM, HiddenMarkov, LatentTree, SphericalMixture
 from distmom.simulate.chains import FactorialChains
 
@@ -73,6 +74,23 @@ def test_numbers_in_lists_are_shown_with_as_many_digits_as_others(place, run, tm
     assert re.fullmatch(r"\[0\.\d{4}, 0\.\d{4}\]", shown["weights"])
     found = json.loads(run(*fit, *tree, "--json")[1])
     assert found["conditioning"] == LatentTree.load(tmp_path / "m").diagnostics_["conditioning"]
+
+
+def test_a_run_whose_data_do_not_suit_the_model_is_in_the_way_of_no_other(place, run, tmp_path, monkeypatch):
+    run("ingest", place / "x.npy", tmp_path / "c", *LOCAL)
+    fit = ("fit", tmp_path / "c", tmp_path / "m", "--model", "gaussian", *LOCAL, "--quiet")
+    code, _, err = run(*fit, "-k", 5)
+    assert (code, "carries fewer than 5 components" in err) == (3, True)
+    assert run(*fit, "-k", 5)[0] == 3
+    assert (tmp_path / "m.run").exists()
+    # The process of the test has carried out the run, and has not ended.
+    assert "holds another run" in run(*fit, "-k", 2)[2]
+    monkeypatch.setattr(epochs.Owner, "is_gone", True)
+    assert run(*fit, "-k", 2)[0] == 0
+    assert not (tmp_path / "m.run").exists()
+    chosen = (*fit, "--run", tmp_path / "r", "--overwrite")
+    assert run(*chosen, "-k", 5)[0] == 3
+    assert "holds another run, which differs in n_components" in run(*chosen, "-k", 2)[2]
 
 
 def test_a_hidden_markov_model_of_tagged_texts(place, run, tmp_path):
