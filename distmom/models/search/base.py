@@ -197,7 +197,9 @@ class RowSearch(SearchAttributes, SpectralEstimator):
             return names.index(target)
         if isinstance(target, str) or not 0 <= target < q:
             expected = (
-                f"a number below {q}, or one of {', '.join(names)}" if q else "none without side information"
+                f"a number below {q}, or one of {', '.join(map(repr, names))}"
+                if q
+                else "none without side information"
             )
             raise UsageError(f"target: expected {expected}, got {target!r}")
         return int(target)
