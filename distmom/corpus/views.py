@@ -353,7 +353,11 @@ def _layout(groups: Any, name: str) -> Layout:
         row = int(np.argmax(~np.isfinite(labels)))
         raise InputError.at(name, None, f"group of row {row}", "a number or a string", str(labels[row]))
     runs = _run_starts(labels)
-    _, first, codes = np.unique(labels[runs[:-1]], return_index=True, return_inverse=True)
+    try:
+        _, first, codes = np.unique(labels[runs[:-1]], return_index=True, return_inverse=True)
+    except TypeError as error:
+        got = ", ".join(sorted({type(label).__name__ for label in labels.tolist()}))
+        raise InputError.at(name, None, "type of the groups", "numbers, or strings", got) from error
     if len(first) == len(runs) - 1:
         return Layout(None, runs, labels[runs[:-1]])
     position = np.empty(len(first), np.int64)

@@ -197,8 +197,15 @@ def test_wrong_parameters_are_refused(sample, options, message):
 
 def test_wrong_data_are_refused(sample):
     views, _ = sample
-    with pytest.raises(UsageError, match="groups: expected one per row"):
+    with pytest.raises(
+        UsageError, match=r"groups: expected one per row of X, given by name \(groups=\.\.\.\), got none"
+    ):
         ECA(3).fit(views.X)
+    mixed = np.array([None, *views.groups[1:]], dtype=object)
+    with pytest.raises(
+        InputError, match=r"groups: type of the groups: expected numbers, or strings, got NoneType, int"
+    ):
+        ECA(3).fit(views.X, groups=mixed)
     bad = views.X.copy()
     bad[70, 3] = np.nan
     with pytest.raises(InputError, match="value in row 70, column 3: expected a finite number, got nan"):

@@ -115,6 +115,15 @@ def test_tables_of_views_have_the_columns_of_the_fit(table, joined, tmp_path):
             other.predict_proba((first, second[["income", "age"]], third))
 
 
+def test_probabilities_of_views_have_names_and_the_index_of_a_table(table):
+    model = MultiView(2, widths="2,2,2").set_output(transform="pandas")
+    found = model.fit_transform(table)
+    assert found.columns.tolist() == model.get_feature_names_out().tolist() == ["multiview0", "multiview1"]
+    assert found.index.equals(table.index)
+    assert np.array_equal(model.transform(views_of(table)), found)
+    assert isinstance(make_pipeline(model, StandardScaler()).fit_transform(table), np.ndarray | pd.DataFrame)
+
+
 @pytest.mark.parametrize("backend", ["numpy_nullable", "pyarrow"])
 def test_nullable_columns_are_read_as_others_are(table, backend):
     nullable = table.convert_dtypes(dtype_backend=backend)

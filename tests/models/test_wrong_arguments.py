@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from sklearn.exceptions import NotFittedError
 
 import distmom
 from distmom.corpus import text_corpus
 from distmom.errors import InputError, UsageError
+from distmom.models import ESTIMATORS, estimator
 from distmom.predict import predict_corpus, transform_corpus
 
 TEXTS = ["salmon and herring", "herring nets", "oak and pine", "oak leaves"] * 15
@@ -101,6 +103,12 @@ def test_numbers_of_words_that_are_not_whole_numbers_are_refused(labelling, topi
         distmom.evaluate(topics, text_corpus(TEXTS), n_top=number)
     with pytest.raises(UsageError, match=f"n_words: expected {expected}"):
         topics.pyldavis_input(number)
+
+
+@pytest.mark.parametrize("name", [listing.name for listing in ESTIMATORS])
+def test_the_summary_of_a_model_that_is_not_fitted_is_refused(name):
+    with pytest.raises(NotFittedError):
+        estimator(name)().summary()
 
 
 ROWS = np.random.default_rng(0).normal(size=(60, 6))

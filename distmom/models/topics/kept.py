@@ -163,6 +163,7 @@ class TopicMoments(TopicEstimator):
         return self.sums_.totals(self.vocabulary_, self.settings_)
 
     def summary(self) -> dict[str, Any]:
+        check_is_fitted(self, "sums_")
         n_words, rank = self.basis_.shape
         return {
             "n_documents": self.n_documents_,
