@@ -176,6 +176,7 @@ def test_pictures_and_summary_are_json_values_and_show_the_components():
     model = ICA(4).fit(sample(4_000, 0, 60, noise=0.01)[0])
     summary = json.loads(json.dumps(model.summary()))
     assert summary["n_components"] == 4
+    assert summary["converged"] is True
     assert summary["kurtosis"] == pytest.approx(list(model.kurtosis_), rel=1e-5)
     bars, matrix, lines = json.loads(json.dumps(model.pictures()))
     assert bars["values"] == list(model.kurtosis_)
