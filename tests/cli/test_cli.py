@@ -161,6 +161,7 @@ def test_text_for_people_has_every_key(place, run):
         ("evaluate {model} {test.tsv} --head best", "--head: expected one of"),
         ("topics {corpus}", "not a model"),
         ("report {model} {model}", "already exists; choose another location or overwrite it"),
+        ("report {model} {model} --overwrite", "model: is a directory; give the path of a file"),
         ("report {model} new.html --metrics {train.tsv}", "not the JSON of 'evaluate --json'"),
         ("report {model} new.html --metrics nothing.json", "error: nothing.json: No such file or directory"),
         ("nothing", "No such command 'nothing'"),
