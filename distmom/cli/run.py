@@ -110,7 +110,7 @@ class Run:
                 error.add_note(self._resume_command(cluster))
             raise
         except (UsageError, InputError):
-            # Sums that have been added up may still be of use with other options.
+            # Sums that have been added up may still be of use, as with another destination.
             if begun and not _has_sums(self.path) and not is_job(self.path):
                 discard(self.path)
             raise

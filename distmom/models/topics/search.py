@@ -308,8 +308,8 @@ class TopicSearch(TopicEstimator):
         for word in words:
             if not isinstance(word, str | Integral):
                 raise UsageError(
-                    f"search: expected words or numbers of their columns, got {word!r:.60}; documents "
-                    "are the argument 'documents', and a matrix among several targets"
+                    f"search: expected words or their column numbers, got {word!r:.60}; give a matrix of "
+                    "documents by name (documents=...)"
                 )
             column = self._columns.get(word, -1) if isinstance(word, str) else int(word)
             if not 0 <= column < self.n_features_in_:
