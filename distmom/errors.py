@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+#: what to do about a destination that exists, for messages of functions and of commands
+ELSEWHERE = "choose another location or overwrite it (overwrite=True, or --overwrite)"
+
 
 class DistmomError(Exception):
     """Base class of all errors raised by distmom."""

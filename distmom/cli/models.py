@@ -25,7 +25,7 @@ from distmom.cli.progress import PassProgress
 from distmom.cli.shared import load_model_that, open_source, open_workers, show, topic_line
 from distmom.cli.terminal import say
 from distmom.corpus import ingest
-from distmom.errors import UsageError
+from distmom.errors import ELSEWHERE, UsageError
 from distmom.simulate import load_truth
 from distmom.spectral.capabilities import Capability, require
 
@@ -188,7 +188,7 @@ def report(model: str, out: Path, metrics: Path | None, shares: str | None, over
     from distmom.models import load_model
 
     if out.exists() and not overwrite:
-        raise UsageError(f"{out}: exists; choose another path, or --overwrite")
+        raise UsageError(f"{out}: already exists; {ELSEWHERE}")
     shown = None
     if metrics is not None:
         try:

@@ -110,7 +110,7 @@ class Run:
                 error.add_note(self._resume_command(cluster))
             raise
         except (UsageError, InputError):
-            # Sums that have been added up may still be of use with other options.
+            # Sums that have been added up may still be of use, as with another destination.
             if begun and not _has_sums(self.path) and not is_job(self.path):
                 discard(self.path)
             raise
@@ -250,6 +250,8 @@ def create(
 ) -> Run:
     """Begin a run, or resume the same one.
 
+    A temporary run of another model that could not be computed from its data is removed.
+
     Raises
     ------
     UsageError
@@ -282,6 +284,8 @@ def create(
             return replace(begun, is_new=False)
         discard(path)
     begun.check_target()
+    if begun.temporary and _is_refused(path) and not _is_same(begun):
+        discard(path)
     _check_same(begun)
     if path.exists() and not _may_be_run(path):
         raise UsageError(f"{path}: exists and is not a run")
@@ -313,6 +317,13 @@ def _is_left(path: Path) -> bool:
     """Whether the last process that carried out a run has ended and left its directory."""
     owner = epochs.owner_of(path, epochs.latest_epoch(path))
     return owner is not None and owner.is_gone
+
+
+def _is_refused(path: Path) -> bool:
+    """Whether a run ended because its model cannot be computed from the data, so that resuming it is of no use."""
+    end = epochs.end_of(path, epochs.latest_epoch(path))
+    refused = end is not None and (end.state, end.exit_code) == ("failed", InputError.exit_code)
+    return refused and _is_left(path) and not is_job(path)
 
 
 def _is_same(new: Run) -> bool:

@@ -89,7 +89,9 @@ def _shown(value: Any, key: str = "") -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_shown(entry)}" for name, entry in value.items()) or "none"
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "none"
+        return (
+            ", ".join(f"[{_shown(x)}]" if isinstance(x, list | tuple) else _shown(x) for x in value) or "none"
+        )
     return "default" if value is None else str(value)
 
 

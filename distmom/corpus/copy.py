@@ -25,7 +25,7 @@ from distmom.corpus.stored.layered import LayeredCorpus
 from distmom.corpus.stored.manifest import parse_manifest
 from distmom.corpus.stored.staging import StagedCorpus
 from distmom.corpus.stored.words import Corpus
-from distmom.errors import StoreError, UsageError
+from distmom.errors import ELSEWHERE, StoreError, UsageError
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def _to_store(place: str, manifest: bytes, overwrite: bool, write_to: Callable[[
     old: set[str] = set()
     if found is not None:
         if not overwrite:
-            raise UsageError(f"{place}: already exists; choose another location or overwrite it")
+            raise UsageError(f"{place}: already exists; {ELSEWHERE}")
         old = _keys_of(place, found)
         storage.delete("manifest.json")
     written = write_to(storage)

@@ -186,7 +186,7 @@ def starts_of(lengths: Any, n_rows: int, name: str = "lengths") -> np.ndarray:
     sizes = as_array(lengths, name)
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu":
         raise InputError.at(
-            name, None, "lengths", "a vector of whole numbers", f"{sizes.dtype} {sizes.shape}"
+            name, None, "shape and type", "a vector of whole numbers", f"{sizes.dtype} {sizes.shape}"
         )
     if len(sizes) and int(sizes.min()) < 1:
         unit = int(np.argmin(sizes))
@@ -211,6 +211,34 @@ def as_array(values: Any, name: str) -> np.ndarray:
         raise InputError.at(
             name, None, "shape", "rows of equal length", "lists of different lengths"
         ) from error
+
+
+def as_numbers(matrix: Any, name: str, first_row: int = 0) -> Any:
+    """Return a matrix of Python objects in float64, and others as they are.
+
+    NumPy makes Python objects of tables whose columns have several types.
+
+    Raises
+    ------
+    InputError
+        If one of the objects is not a number; the message has row and column.
+    """
+    if matrix.dtype != object or matrix.ndim != 2:
+        return matrix
+    try:
+        return matrix.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        (row, column), value = next(each for each in np.ndenumerate(matrix) if not _is_number(each[1]))
+        what = f"value in row {first_row + row}, column {column}"
+        raise InputError.at(name, None, what, "a number", f"{value!r:.60}") from error
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def checked_rows_of_layer(
@@ -243,7 +271,7 @@ def checked_rows_of_layer(
     UsageError
         If ``n_symbols`` is below 1 or above `MAX_SYMBOLS`.
     """
-    array = X if sparse.issparse(X) else as_array(X, name)
+    array = X if sparse.issparse(X) else as_numbers(as_array(X, name), name, first_row)
     if array.ndim == 1 and array.dtype.kind in "iub" and not sparse.issparse(array):
         symbols = _checked_symbols(array, name, n_symbols, first_row)
         return symbols, "symbols", n_symbols or int(symbols.max(initial=-1)) + 1

@@ -17,7 +17,7 @@ from distmom.clock import spend
 from distmom.corpus.block import RowBlock
 from distmom.corpus.files.npy import UNREADABLE, load_sparse, member_of
 from distmom.corpus.layers import SHARD_BYTES, Layer, RowShard
-from distmom.corpus.rows import as_array
+from distmom.corpus.rows import as_array, as_numbers
 from distmom.errors import InputError, StoreError, UsageError
 
 
@@ -336,7 +336,7 @@ def _is_path(value: Any) -> bool:
 
 def _checked_rows(X: Any, name: str) -> Any:
     """Return a dense matrix unchanged, a sparse one as float64 CSR; InputError if X is not a matrix of numbers."""
-    matrix = X if sparse.issparse(X) else as_array(X, name)
+    matrix = X if sparse.issparse(X) else as_numbers(as_array(X, name), name)
     if matrix.ndim != 2 or matrix.shape[1] < 1:
         raise InputError.at(name, None, "shape", "a matrix of rows and features", str(matrix.shape))
     if matrix.dtype.kind not in "iubf":
@@ -353,7 +353,11 @@ def _layout(groups: Any, name: str) -> Layout:
         row = int(np.argmax(~np.isfinite(labels)))
         raise InputError.at(name, None, f"group of row {row}", "a number or a string", str(labels[row]))
     runs = _run_starts(labels)
-    _, first, codes = np.unique(labels[runs[:-1]], return_index=True, return_inverse=True)
+    try:
+        _, first, codes = np.unique(labels[runs[:-1]], return_index=True, return_inverse=True)
+    except TypeError as error:
+        got = ", ".join(sorted({type(label).__name__ for label in labels.tolist()}))
+        raise InputError.at(name, None, "type of the groups", "numbers, or strings", got) from error
     if len(first) == len(runs) - 1:
         return Layout(None, runs, labels[runs[:-1]])
     position = np.empty(len(first), np.int64)

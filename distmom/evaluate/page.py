@@ -52,6 +52,8 @@ def write_page(out: str | os.PathLike[str], metrics: Any, render: Callable[[], s
     target = destination(out)
     if not target.absolute().parent.is_dir():
         raise UsageError(f"{target}: there is no directory {target.absolute().parent}")
+    if target.is_dir():
+        raise UsageError(f"{target}: is a directory; give the path of a file")
     write_atomic(target, render().encode())
 
 

@@ -24,7 +24,7 @@ from distmom.predict.aligned import check_words
 from distmom.predict.pieces import in_pieces
 from distmom.spectral.capabilities import Capability, require
 from distmom.spectral.inputs.aligned import align
-from distmom.spectral.inputs.checks import check_counts
+from distmom.spectral.inputs.checks import check_counts, check_size
 
 
 def evaluate_topics(
@@ -66,13 +66,15 @@ def evaluate_topics(
     InputError
         If the corpus holds weights, because only counts can be split into halves of tokens.
     UsageError
-        If the model infers no shares of topics, or knows none of the words.
+        If the model infers no shares of topics, or knows none of the words, or ``n_top`` is not a whole number
+        from 0.
 
     Notes
     -----
     A warning is logged if at least a tenth of the word occurrences are unknown.
     """
     require(model, Capability.SHARES)
+    check_size("n_top", n_top)
     check_corpus(corpus)
     check_counts(corpus, "perplexity")
     check_words(corpus, model.vocabulary_)

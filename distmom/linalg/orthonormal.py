@@ -98,7 +98,9 @@ def orthonormalise(slabs: Sequence[NDArray[Any]], *, rtol: float | None = None) 
     scale = np.where(norms > 0.0, norms, largest)
     live = np.flatnonzero(scale > 0.0)
     if live.size == 0:
-        raise NumericalError(f"the matrix to orthonormalise, of width {r}, is zero: it has no range")
+        raise NumericalError(
+            f"the matrix to orthonormalise, of width {r}, is zero, as where all rows are equal"
+        )
     scale = scale[live]
     safe = bool((norms[live] > np.sqrt(np.finfo(np.float64).tiny)).all())
     equilibrated = gram[np.ix_(live, live)] / np.outer(scale, scale) if safe else None

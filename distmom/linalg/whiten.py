@@ -133,13 +133,14 @@ def fix_signs(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
 def _rank_message(values: NDArray[np.float64], k: int, level: float, n_usable: int) -> str:
     """Describe the rank deficiency, with the eigenvalues around the k-th and the largest possible k."""
     first, last = max(0, k - 3), min(values.size, k + 2)
-    around = ", ".join(f"{i + 1}: {values[i]:.3g}" for i in range(first, last))
+    largest = f"the largest is {values[0]:.3g}; " if first else ""
+    around = ", ".join(f"{value:.3g}" for value in values[first:last])
     advice = (
         f"use n_components={n_usable} or fewer, or more data"
         if n_usable
         else "no number of components can be learned from it"
     )
     return (
-        f"M2 numerically has rank < k: n_components={k}, but only {n_usable} eigenvalues stand above the "
-        f"noise level {level:.3g} (largest {values[0]:.3g}; around the {k}-th, {around}); {advice}"
+        f"the second moment has {n_usable} of n_components={k} eigenvalues above the noise level {level:.3g} "
+        f"({largest}from number {first + 1} on they are {around}); {advice}"
     )

@@ -33,6 +33,7 @@ from distmom.moments.three_views import N_GROUPS
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.densities import ComponentsOfRows
 from distmom.spectral.estimator import SpectralEstimator, place_parameter
+from distmom.spectral.inputs.checks import check_size
 from distmom.spectral.parameters import parameter
 from distmom.spectral.pictures import bars
 from distmom.spectral.posteriors import normalise
@@ -247,8 +248,14 @@ class ProductMixture(ComponentsOfRows, SpectralEstimator):
         list of dict
             Keys ``state``, the number of the component, ``weight``, ``words``, a list of (word, probability), and
             ``labels``, an empty list.
+
+        Raises
+        ------
+        UsageError
+            If ``n_top`` is not a whole number from 0.
         """
         check_is_fitted(self)
+        check_size("n_top", n_top)
         found = []
         for h, row in enumerate(self.components_):
             words = [(self.vocabulary_[i], float(row[i])) for i in np.argsort(-row, kind="stable")[:n_top]]

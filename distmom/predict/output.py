@@ -26,7 +26,7 @@ from distmom.corpus.files.space import space_explained
 from distmom.corpus.files.storage import is_url
 from distmom.corpus.files.uploads import check_vacant, upload_directory
 from distmom.engine import Engine, Observer, RunDirectory, open_engine, open_executor
-from distmom.errors import StoreError, UsageError
+from distmom.errors import ELSEWHERE, StoreError, UsageError
 
 #: seconds for which tasks that were cancelled may still write to the temporary directory
 _SETTLE_S = 3.0
@@ -110,8 +110,10 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
         publish = partial(upload_directory, place=out, kind=kind, overwrite=overwrite)
     else:
         recover(target)
-        if target.exists() and not (overwrite and (target / _array(kind)).exists()):
-            raise UsageError(f"{target}: exists; choose another path, or overwrite earlier {kind}")
+        if target.exists() and not (target / _array(kind)).exists():
+            raise UsageError(f"{target}: exists and does not contain {kind}; choose another location")
+        if target.exists() and not overwrite:
+            raise UsageError(f"{target}: already exists; {ELSEWHERE}")
         with space_explained(target):
             temporary = make_aside(target)
         publish = partial(put_directory, final=target, overwrite=overwrite)

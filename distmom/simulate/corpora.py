@@ -18,7 +18,7 @@ from distmom.corpus.files.npy import map_npy
 from distmom.corpus.files.records import RecordFormat, are_files, check_file, describe_files, from_record
 from distmom.corpus.files.space import space_explained
 from distmom.corpus.stored.shard import ShardResult, write_shard
-from distmom.errors import StoreError, UsageError
+from distmom.errors import ELSEWHERE, StoreError, UsageError
 from distmom.simulate.draws import draw_documents
 from distmom.simulate.planted_model import Planted, Zipf
 
@@ -81,7 +81,7 @@ def synthesise(
     truth = destination(f"{Path(path).absolute()}.truth")
     recover(truth)
     if truth.exists() and not overwrite:
-        raise UsageError(f"{truth}: already exists; choose another location or overwrite it")
+        raise UsageError(f"{truth}: already exists; {ELSEWHERE}")
     description = {"kind": "distmom-truth", "first": first, "model": asdict(model)}
     settings = {"format": "planted", **description}
     states = np.zeros(model.n_documents if model.n_labels else 0, np.uint16)
@@ -111,7 +111,7 @@ def synthesise(
         if differing := _differing(corpus, {"first": first, **asdict(model)}, shard_documents):
             raise UsageError(
                 f"{path}: already holds a planted corpus with other parameters, without its truth: {differing}; "
-                "choose another location or overwrite it"
+                f"{ELSEWHERE}"
             ) from error
         list(draw(None))
     with space_explained(truth):

@@ -13,17 +13,26 @@ from distmom.spectral.bases import DensityMixin
 from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs.checks import check_size
 from distmom.spectral.inputs.tables import rows_in_memory
-from distmom.spectral.posteriors import Posterior, posterior_of
+from distmom.spectral.posteriors import Posterior, logs_of, posterior_of
 
 
 class ComponentsOfRows:
-    """Base class of models that assign each row to one component, with the method ``fit_predict``."""
+    """Base class of models that assign each row to one component: ``fit_predict`` and ``predict_log_proba``."""
 
     if TYPE_CHECKING:
 
         def fit(self, X: Any, y: Any = None) -> Self: ...
 
         def predict(self, X: Any) -> np.ndarray: ...
+
+        def predict_proba(self, X: Any) -> np.ndarray: ...
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return the logarithms of `predict_proba`, minus infinity where a probability is zero.
+
+        Parameters and errors as for `predict_proba`.
+        """
+        return logs_of(self.predict_proba(X))
 
     def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
         """Fit the model and return the component of every row, (n_rows,) int64, as ``fit(X).predict(X)`` does.

@@ -219,6 +219,7 @@ class SpectralEstimator(Seeded):
 
     def summary(self) -> dict[str, Any]:
         """Return the main numbers of a fitted model by name, as JSON values, to be shown after a fit."""
+        check_is_fitted(self)
         return {name: self.diagnostics_[name] for name in self.shown if name in self.diagnostics_}
 
     # State

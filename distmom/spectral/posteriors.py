@@ -41,6 +41,12 @@ def normalise(joint: np.ndarray) -> np.ndarray:
         return np.asarray((np.log(total) + top)[:, 0])
 
 
+def logs_of(probabilities: np.ndarray) -> np.ndarray:
+    """Return the logarithms of probabilities, minus infinity where they are zero."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(probabilities))
+
+
 def posterior_of(X: np.ndarray, posterior: Posterior, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the posterior probabilities (n, k) and the log-density (n,) of rows."""
     found, densities = np.empty((len(X), k)), np.empty(len(X))

@@ -170,7 +170,7 @@ def test_factors_of_groups_are_written_in_order_and_whole(views, fitted, run, tm
     assert run("verify", tmp_path / "out")[0] == 0
     code, _, err = run(*arguments, *groups, *LOCAL)
     assert code == 2
-    assert "exists; choose another path" in err
+    assert "already exists; choose another location or overwrite it (overwrite=True, or --overwrite)" in err
     assert run(*arguments, *groups, *LOCAL, "--overwrite")[0] == 0
     (tmp_path / "out" / "groups.npy").write_bytes(b"x")
     assert run("verify", tmp_path / "out")[0] == 4

@@ -1,13 +1,15 @@
 """Rows and sequences on the command line: ingest, plan, fit, transform, report, verify, and what is refused."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 import zarr
 from helpers import matched
 
-from distmom.models import FactorialHMM, HiddenMarkov, SphericalMixture
+from distmom.engine.directory import epochs
+from distmom.models import FactorialHMM, HiddenMarkov, LatentTree, SphericalMixture
 from distmom.simulate.chains import FactorialChains
 
 LOCAL = ("--workers", "0")
@@ -59,6 +61,36 @@ def test_a_mixture_from_a_file_to_its_report(place, run, tmp_path):
     assert "SphericalMixture" in page
     assert page.count("<svg") >= 1
     assert json.loads(run("info", tmp_path / "m", "--json")[1])["model"] == "SphericalMixture"
+
+
+def test_numbers_in_lists_are_shown_with_as_many_digits_as_others(place, run, tmp_path):
+    run("ingest", place / "x.npy", tmp_path / "c", *LOCAL)
+    fit = ("fit", tmp_path / "c", tmp_path / "m", "--model", "latent-tree", "-k", 2, *LOCAL)
+    tree = ("--tree", "(1,2,3)", "--widths", "1,1,4", "--quiet", "--overwrite")
+    code, out, _ = run(*fit, *tree)
+    assert code == 0
+    shown = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert re.fullmatch(r"0\.\d{4}|\d\.\de-\d\d", shown["conditioning"])
+    assert re.fullmatch(r"\[0\.\d{4}, 0\.\d{4}\]", shown["weights"])
+    found = json.loads(run(*fit, *tree, "--json")[1])
+    assert found["conditioning"] == LatentTree.load(tmp_path / "m").diagnostics_["conditioning"]
+
+
+def test_a_run_whose_data_do_not_suit_the_model_is_in_the_way_of_no_other(place, run, tmp_path, monkeypatch):
+    run("ingest", place / "x.npy", tmp_path / "c", *LOCAL)
+    fit = ("fit", tmp_path / "c", tmp_path / "m", "--model", "gaussian", *LOCAL, "--quiet")
+    code, _, err = run(*fit, "-k", 5)
+    assert (code, "carries fewer than 5 components" in err) == (3, True)
+    assert run(*fit, "-k", 5)[0] == 3
+    assert (tmp_path / "m.run").exists()
+    # The process of the test has carried out the run, and has not ended.
+    assert "holds another run" in run(*fit, "-k", 2)[2]
+    monkeypatch.setattr(epochs.Owner, "is_gone", True)
+    assert run(*fit, "-k", 2)[0] == 0
+    assert not (tmp_path / "m.run").exists()
+    chosen = (*fit, "--run", tmp_path / "r", "--overwrite")
+    assert run(*chosen, "-k", 5)[0] == 3
+    assert "holds another run, which differs in n_components" in run(*chosen, "-k", 2)[2]
 
 
 def test_a_hidden_markov_model_of_tagged_texts(place, run, tmp_path):

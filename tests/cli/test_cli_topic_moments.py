@@ -71,7 +71,7 @@ def test_moments_are_kept_added_and_fitted(place, run, tmp_path):
             "--seed: expected none with",
         ),
         (("combine", tmp_path / "m", "--add", moments, "--add", moments), "are in both sums"),
-        (("combine", tmp_path / "all", "--add", moments), "exists; choose another path"),
+        (("combine", tmp_path / "all", "--add", moments), "exists; choose another location"),
         (("topics", moments), "kept moments, not a model"),
     ):
         code, _, err = run(*wrong)

@@ -73,7 +73,7 @@ def test_shares_are_written_in_order_and_whole(place, run, tmp_path, method):
     assert [themes[i] for i in shares[:80].argmax(axis=1)] == most
     code, _, err = run(*arguments, *LOCAL)
     assert code == 2
-    assert "exists; choose another path" in err
+    assert "already exists; choose another location or overwrite it (overwrite=True, or --overwrite)" in err
     assert run(*arguments, "--overwrite", *LOCAL)[0] == 0
     report = ("report", place / "lda", tmp_path / "r.html", "--shares")
     assert run(*report, tmp_path / "out")[0] == 0

@@ -110,7 +110,8 @@ def test_existing_outputs_are_replaced_on_request_only(predict, place, bucket, r
     assert predict()[0] == 0
     before = s3.keys(bucket)
     code, _, err = predict("--top", "2")
-    assert (code, err) == (2, f"error: {url}: already exists; choose another location or overwrite it\n")
+    elsewhere = "choose another location or overwrite it (overwrite=True, or --overwrite)"
+    assert (code, err) == (2, f"error: {url}: already exists; {elsewhere}\n")
     transform = ("transform", place / "topics", place / "corpus", url, *LOCAL, "--overwrite")
     code, _, err = run(*transform)
     assert (code, err) == (2, f"error: {url}: holds predictions and cannot be replaced by shares\n")

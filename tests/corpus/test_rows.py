@@ -80,7 +80,11 @@ def test_context_never_reaches_into_the_unit_before():
         (np.zeros((2, 2, 2)), None, "a matrix of rows and columns"),
         (np.zeros((3, 2)), [1, 1], "sum of the lengths: expected 3 as there are rows, got 2"),
         (np.zeros((3, 2)), [3, 0], "length of unit 1: expected at least 1, got 0"),
-        (np.zeros((3, 2)), [1.5, 1.5], "whole numbers"),
+        (
+            np.zeros((3, 2)),
+            [1.5, 1.5],
+            "lengths: shape and type: expected a vector of whole numbers, got float64",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(X, lengths, message):

@@ -220,7 +220,10 @@ def test_the_place_of_another_model_is_refused_before_a_job_is_submitted(
     (tmp_path / "c").mkdir()
     line = ["submit", *command, "--scheduler", "tcp://127.0.0.1:1", "--quiet"]
     for written, message in (
-        ("m", "m: the model exists; choose another path or allow overwriting"),
+        (
+            "m",
+            "m: the model exists; choose another location or overwrite it (overwrite=True, or --overwrite)",
+        ),
         ("other", "other: exists and is not a model"),
     ):
         assert main([*line, written]) == 2

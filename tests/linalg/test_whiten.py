@@ -49,22 +49,22 @@ def test_large_negative_eigenvalues_are_not_components():
 @pytest.mark.parametrize(
     ("values", "k", "noise", "message"),
     [
-        ([5, 3, 0, 0], 3, None, r"n_components=3, but only 2 .*use n_components=2 or fewer"),
+        ([5, 3, 0, 0], 3, None, r"has 2 of n_components=3 eigenvalues .*use n_components=2 or fewer"),
         (
             [5, 3, 0.4, -0.5],
             3,
             None,
-            r"level 0\.5 \(largest 5; around the 3-th, 1: 5, 2: 3, 3: 0\.4, 4: -0\.5\)",
+            r"level 0\.5 \(from number 1 on they are 5, 3, 0\.4, -0\.5\)",
         ),
         (
             [9, 8, 7, 6, 0.4, 0.3, 0.2, -0.5],
             5,
             None,
-            r"around the 5-th, 3: 7, 4: 6, 5: 0\.4, 6: 0\.3, 7: 0\.2\)",
+            r"the largest is 9; from number 3 on they are 7, 6, 0\.4, 0\.3, 0\.2\)",
         ),
-        ([5, 3, 2, 1], 4, 2.5, r"only 2 eigenvalues .* noise level 2\.5"),
-        ([-1, -2], 1, None, r"only 0 .*no number of components can be learned"),
-        ([0, 0], 1, None, r"rank < k: n_components=1"),
+        ([5, 3, 2, 1], 4, 2.5, r"has 2 of n_components=4 eigenvalues above the noise level 2\.5"),
+        ([-1, -2], 1, None, r"has 0 .*no number of components can be learned"),
+        ([0, 0], 1, None, r"has 0 of n_components=1"),
     ],
 )
 def test_rank_failure_names_the_numbers_and_a_remedy(values, k, noise, message):
@@ -76,7 +76,7 @@ def test_rounding_is_not_signal():
     """The other eigenvalues of a rank-3 matrix in 40 dimensions are rounding errors of either sign."""
     M2 = second_moment(40, 3, seed=2)
     assert whiten(M2, 3).n_usable == 3
-    with pytest.raises(NumericalError, match="only 3 eigenvalues"):
+    with pytest.raises(NumericalError, match="has 3 of n_components=4 eigenvalues"):
         whiten(M2, 4, noise=0.0)
 
 

@@ -299,7 +299,7 @@ def test_more_factors_than_there_are_is_an_error():
     with pytest.raises(NumericalError, match="n_components=4, but the sketch has rank 3"):
         ECA(4).fit_corpus(WeightedViews(true.enumerate(3)))
     rows = np.random.default_rng(0).normal(size=(900, 6))
-    with pytest.raises(NumericalError, match="stand above the noise level"):
+    with pytest.raises(NumericalError, match="eigenvalues above the noise level"):
         ECA(4).fit(rows, groups=np.arange(900) // 3)
 
 

@@ -17,7 +17,7 @@ from sklearn.exceptions import NotFittedError
 from distmom.corpus import ViewCorpus, ingest_rows
 from distmom.engine import plan_pass
 from distmom.engine.plan import LIMIT_SHARE
-from distmom.errors import InputError, StoreError, UsageError
+from distmom.errors import InputError, NumericalError, StoreError, UsageError
 from distmom.models import ECA, load_model
 from distmom.models.eca.cumulants import warn_of_noise
 from distmom.moments.small import SmallMoments
@@ -197,8 +197,17 @@ def test_wrong_parameters_are_refused(sample, options, message):
 
 def test_wrong_data_are_refused(sample):
     views, _ = sample
-    with pytest.raises(UsageError, match="groups: expected one per row"):
+    with pytest.raises(
+        UsageError, match=r"groups: expected one per row of X, given by name \(groups=\.\.\.\), got none"
+    ):
         ECA(3).fit(views.X)
+    mixed = np.array([None, *views.groups[1:]], dtype=object)
+    with pytest.raises(
+        InputError, match=r"groups: type of the groups: expected numbers, or strings, got NoneType, int"
+    ):
+        ECA(3).fit(views.X, groups=mixed)
+    with pytest.raises(NumericalError, match="is zero, as where all rows are equal"):
+        ECA(3).fit(np.ones((32, 4)), groups=np.arange(32) // 4)
     bad = views.X.copy()
     bad[70, 3] = np.nan
     with pytest.raises(InputError, match="value in row 70, column 3: expected a finite number, got nan"):

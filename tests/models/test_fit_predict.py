@@ -28,6 +28,15 @@ def test_the_components_are_those_of_predict(model, X):
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found, model.predict(X))
     assert adjusted_rand_score(TRUTH, found) > 0.95
+    logs = model.predict_log_proba(X)
+    np.testing.assert_allclose(np.exp(logs), model.predict_proba(X), atol=1e-12)
+    assert (logs.argmax(axis=1) == found).all()
+
+
+def test_the_logarithm_of_a_probability_of_zero_is_minus_infinity():
+    model = SphericalMixture(2, random_state=0).fit(ROWS)
+    logs = model.predict_log_proba(np.outer([-1e3, 1e3], np.ones(9)))
+    np.testing.assert_array_equal(np.sort(logs, axis=1), [[-np.inf, 0.0]] * 2)
 
 
 def test_a_pipeline_ends_with_a_mixture():

@@ -282,8 +282,10 @@ def test_what_does_not_suit_is_refused():
     for given in ({}, {"along": X[0], "target": 0}):
         with pytest.raises(UsageError, match="specify one of along, rows and target"):
             model.search(**given)
-    with pytest.raises(UsageError, match=r"target: expected a number below 1, or one of side\[0\], got 1"):
+    with pytest.raises(UsageError, match=r"target: expected a number below 1, or one of 'side\[0\]', got 1"):
         model.search(target=1)
+    with pytest.raises(UsageError, match=r"target: expected a number below 1, or one of .*, got 0\.5"):
+        model.search(target=0.5)
     with pytest.raises(UsageError, match="target: expected none without side information"):
         GaussianSearch(3).fit(X).search(target=0)
     with pytest.raises(UsageError, match="rows: expected 6 columns, got 7"):

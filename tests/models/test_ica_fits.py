@@ -95,7 +95,7 @@ def test_what_cannot_be_fitted_is_refused_with_the_numbers():
     twice = np.column_stack([X, X[:, 0]])
     for noise in ("none", "gaussian"):
         with pytest.raises(
-            NumericalError, match=r"the rows span 4 directions, and 5 components need 5: .* or fewer"
+            NumericalError, match=r"the rows span 4 of the directions that n_components=5 needs: .* or fewer"
         ):
             ICA(5, noise=noise).fit(twice)
         # Directions that the rows do not span need not be exact; only eigenvalues near the last one are listed.
@@ -103,7 +103,7 @@ def test_what_cannot_be_fitted_is_refused_with_the_numbers():
             [50.0 + np.arange(1.0, 13.0) * (X @ np.eye(4, 12)), np.full((len(X), 3), 50.0)]
         )
         with pytest.raises(
-            NumericalError, match=r"span 4 directions, and 15 components need 15: [^;]{,120};"
+            NumericalError, match=r"span 4 of the directions that n_components=15 needs: [^;]{,120};"
         ):
             ICA(15, noise=noise).fit(wide)
         with pytest.raises(
@@ -176,6 +176,7 @@ def test_pictures_and_summary_are_json_values_and_show_the_components():
     model = ICA(4).fit(sample(4_000, 0, 60, noise=0.01)[0])
     summary = json.loads(json.dumps(model.summary()))
     assert summary["n_components"] == 4
+    assert summary["converged"] is True
     assert summary["kurtosis"] == pytest.approx(list(model.kurtosis_), rel=1e-5)
     bars, matrix, lines = json.loads(json.dumps(model.pictures()))
     assert bars["values"] == list(model.kurtosis_)

@@ -8,6 +8,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from distmom import (
+    ECA,
     ICA,
     DiagonalMixture,
     GaussianSearch,
@@ -114,6 +115,15 @@ def test_tables_of_views_have_the_columns_of_the_fit(table, joined, tmp_path):
             other.predict_proba((first, second[["income", "age"]], third))
 
 
+def test_probabilities_of_views_have_names_and_the_index_of_a_table(table):
+    model = MultiView(2, widths="2,2,2").set_output(transform="pandas")
+    found = model.fit_transform(table)
+    assert found.columns.tolist() == model.get_feature_names_out().tolist() == ["multiview0", "multiview1"]
+    assert found.index.equals(table.index)
+    assert np.array_equal(model.transform(views_of(table)), found)
+    assert isinstance(make_pipeline(model, StandardScaler()).fit_transform(table), np.ndarray | pd.DataFrame)
+
+
 @pytest.mark.parametrize("backend", ["numpy_nullable", "pyarrow"])
 def test_nullable_columns_are_read_as_others_are(table, backend):
     nullable = table.convert_dtypes(dtype_backend=backend)
@@ -125,6 +135,24 @@ def test_nullable_columns_are_read_as_others_are(table, backend):
             InputError, match=r"X: value in row \d+, column 0: expected a finite number, got nan"
         ):
             model.fit(nullable.assign(height=nullable["height"].mask(nullable["height"] > 0)))
+
+
+def test_columns_of_several_types_are_read_as_numbers(table):
+    mixed = table.round().assign(height=table["height"] > 0, age=table["age"].round().astype(int))
+    for model in (
+        MultiView(2, widths="2,2,2"),
+        LatentTree(2, tree="(1,2,3)", widths="2,2,2"),
+        HiddenMarkov(2),
+    ):
+        found = model.fit(mixed).predict_proba(mixed)
+        assert np.array_equal(model.fit(mixed.astype(float)).predict_proba(mixed.astype(float)), found)
+        with pytest.raises(InputError, match=r"X: value in row 1, column 2: expected a number, got 'old'"):
+            model.fit(mixed.assign(age=["1", "old"] * 300))
+    groups, factors = np.arange(600) // 3, ECA(1)
+    one = factors.fit(mixed, groups=groups).components_
+    assert np.array_equal(factors.fit(mixed.astype(float), groups=groups).components_, one)
+    with pytest.raises(InputError, match=r"X: value in row 1, column 2: expected a number, got 'old'"):
+        factors.fit(mixed.assign(age=["1", "old"] * 300), groups=groups)
 
 
 def test_names_of_some_of_the_views_are_compared(table):

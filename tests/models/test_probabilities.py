@@ -79,6 +79,7 @@ def test_models_without_probabilities_say_which_head_has_them(planted):
         ):
             model.predict_proba(X[:2])
         assert not hasattr(model, "predict_proba")
+        assert not hasattr(model, "predict_log_proba")
         assert model.threshold_ == (0.5 if "head" in options else model.selection_["threshold"])
         with pytest.raises(UsageError, match="threshold: this model has no probabilities"):
             model.predict(X[:2], 0.5)
@@ -91,6 +92,8 @@ def test_one_name_per_document_stays_the_best_label(planted):
     model = MultiLabelMoM(4).fit(X[:1000], names)
     best = model.predict_proba(X[1000:]).argmax(axis=1)
     assert model.predict(X[1000:]).tolist() == [model.label_names_[j] for j in best]
+    logs = model.predict_log_proba(X[1000:], labels=["L1", "L0"])
+    np.testing.assert_allclose(np.exp(logs), model.predict_proba(X[1000:], ["L1", "L0"]), rtol=1e-5)
     for threshold in (0.5, "best"):
         with pytest.raises(UsageError, match=f"threshold: expected none for a model .* got {threshold!r}"):
             model.predict(X[:2], threshold)

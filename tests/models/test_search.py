@@ -204,6 +204,11 @@ def test_words_that_tell_nothing_are_refused():
     [
         ({"words": ["nonsense"]}, "'nonsense' is not in the vocabulary"),
         ({"words": []}, "no word was given"),
+        (
+            {"words": [0.5]},
+            "expected words or their column numbers, got 0.5; give a matrix of documents by name",
+        ),
+        ({"words": np.ones((2, 300))}, "expected words or their column numbers, got array"),
         ({"words": "nonsense"}, "expected a list of words, got the word 'nonsense'"),
         ({"words": [0], "documents": [[1] * 300]}, "specify either words or documents"),
         ({}, "specify either words or documents"),

@@ -129,6 +129,8 @@ def test_models_and_numbers_of_parts_without_standard_errors_are_refused():
     corpus = RowCorpus(np.random.default_rng(0).exponential(size=(500, 3)))
     with pytest.raises(UsageError, match="ICA does not state how components of two fits are matched"):
         standard_errors(ICA(3).fit_corpus(corpus), corpus)
+    with pytest.raises(UsageError, match="n_parts: expected a whole number, got '8'"):
+        standard_errors(SphericalMixture(1).fit_corpus(corpus), corpus, n_parts="8")
     with pytest.raises(UsageError, match="n_parts: expected at least 2, got 1"):
         standard_errors(SphericalMixture(1).fit_corpus(corpus), corpus, n_parts=1)
 

@@ -101,7 +101,7 @@ def test_score_is_the_precision_of_the_first_label(fitted):
         fitted.score(texts, labels[:2])
     with pytest.raises(UsageError, match="y: expected 3 labels as in the fit, got 2"):
         fitted.score(texts, matrix[:, :2])
-    with pytest.raises(InputError, match="expected at least 1 documents, got 0"):
+    with pytest.raises(InputError, match="number of documents: expected at least 1, got 0"):
         fitted.score([], [])
 
 
@@ -220,7 +220,7 @@ def test_what_is_not_a_list_of_texts_or_labels_is_refused(data, fitted):
         ((texts, np.array(["a"] * 240)[:, None]), UsageError, r"a table with a column of labels: use y\[:, 0\]"),
         (([text.split() for text in texts], labels), UsageError, "X: expected a list of texts, got lists of"),
         (([text.encode() for text in texts], labels), InputError, r"X:0: document: expected a text, .* \(bytes\)"),
-        ((texts[:1], labels[:1]), InputError, "X: expected at least 2 documents, got 1"),
+        ((texts[:1], labels[:1]), InputError, "X: number of documents: expected at least 2, got 1"),
         ((["a b", "c d"], [["x"], ["y"]]), InputError, "texts: vocabulary: expected a word in at least 2"),
     ]  # fmt: skip
     for arguments, error, message in cases:

@@ -121,6 +121,9 @@ def test_what_cannot_be_added_is_refused():
         kept + TopicMoments(3, random_state=1, **ALL_WORDS).fit(counts[:300])
     with pytest.raises(UsageError, match="another vocabulary of 59 words"):
         kept.of(MemoryCorpus(counts[:, 1:]))
+    for wrong in (1, None, SpectralLDA(3)):
+        with pytest.raises(TypeError, match=r"unsupported operand type\(s\) for \+: 'TopicMoments'"):
+            kept + wrong
     part = kept.of(MemoryCorpus(counts[:100]))
     less = kept - part
     with pytest.raises(UsageError, match="are subtracted twice"):
@@ -137,7 +140,10 @@ def test_what_cannot_be_added_is_refused():
     ("model", "message"),
     [
         (SpectralLDA("auto", alpha0=1.0, **PURE), "n_components: expected a number, got 'auto'"),
-        (SpectralLDA(3, init="tensor", n_refine=0), "expected a number and one init"),
+        (
+            SpectralLDA(3, init="tensor", n_refine=0),
+            "one initialisation, such as 1.0 and 'tensor', got 'auto' and 'tensor'",
+        ),
         (SpectralLDA(3, alpha0=1.0, init="tensor"), "n_refine: expected 0, got 'auto'"),
         (IndependentTopics(3, n_refine=0), "need other moments than those kept"),
         (AnchorTopics(3), "n_refine: expected 0, got 'auto'"),

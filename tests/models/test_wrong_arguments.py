@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from sklearn.exceptions import NotFittedError
 
 import distmom
 from distmom.corpus import text_corpus
 from distmom.errors import InputError, UsageError
+from distmom.models import ESTIMATORS, estimator
 from distmom.predict import predict_corpus, transform_corpus
 
 TEXTS = ["salmon and herring", "herring nets", "oak and pine", "oak leaves"] * 15
@@ -86,6 +88,27 @@ def test_what_is_not_a_model_is_refused(tmp_path):
             UsageError, match=r"model: expected a fitted model, as .* returns it, got the path 'm'"
         ):
             use("m")
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [("10", "a whole number, got '10'"), (2.5, "a whole number, got 2.5"), (-1, "at least 0, got -1")],
+)
+def test_numbers_of_words_that_are_not_whole_numbers_are_refused(labelling, topics, number, expected):
+    present = distmom.ProductMixture(1).fit(np.random.default_rng(0).integers(0, 2, (60, 6)))
+    for use in (topics.topics, labelling.topics, present.topics):
+        with pytest.raises(UsageError, match=f"n_top: expected {expected}"):
+            use(number)
+    with pytest.raises(UsageError, match=f"n_top: expected {expected}"):
+        distmom.evaluate(topics, text_corpus(TEXTS), n_top=number)
+    with pytest.raises(UsageError, match=f"n_words: expected {expected}"):
+        topics.pyldavis_input(number)
+
+
+@pytest.mark.parametrize("name", [listing.name for listing in ESTIMATORS])
+def test_the_summary_of_a_model_that_is_not_fitted_is_refused(name):
+    with pytest.raises(NotFittedError):
+        estimator(name)().summary()
 
 
 ROWS = np.random.default_rng(0).normal(size=(60, 6))

@@ -115,13 +115,13 @@ def test_no_document_gives_empty_predictions(model, tmp_path):
 
 def test_only_earlier_predictions_are_overwritten(model, on_disk, tmp_path):
     predict_corpus(model, on_disk, tmp_path / "out", top=2)
-    with pytest.raises(UsageError, match="exists; choose another path"):
+    with pytest.raises(UsageError, match=r"already exists; .* overwrite it \(overwrite=True, or"):
         predict_corpus(model, on_disk, tmp_path / "out")
     predict_corpus(model, on_disk, tmp_path / "out", top=4, overwrite=True)
     assert {len(row) for row in lines(tmp_path / "out")} == {0, 4}
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("keep")
-    with pytest.raises(UsageError, match="exists"):
+    with pytest.raises(UsageError, match="exists and does not contain predictions; choose"):
         predict_corpus(model, on_disk, tmp_path / "mine", overwrite=True)
     with pytest.raises(UsageError, match="top: expected at least 1, got 0"):
         predict_corpus(model, on_disk, tmp_path / "other", top=0)

@@ -198,7 +198,7 @@ def test_a_corpus_without_truth_is_kept_and_refused_for_other_parameters(
         synthesise(model, tmp_path / "c", **options)
     assert str(caught.value) == (
         f"{tmp_path / 'c'}: already holds a planted corpus with other parameters, without its truth: {differing}; "
-        "choose another location or overwrite it"
+        "choose another location or overwrite it (overwrite=True, or --overwrite)"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
     assert open_corpus(tmp_path / "c").digest == before

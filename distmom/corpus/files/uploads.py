@@ -40,7 +40,7 @@ from distmom.corpus.files.storage import (
     is_url,
     place_of,
 )
-from distmom.errors import StoreError, UsageError
+from distmom.errors import ELSEWHERE, StoreError, UsageError
 
 #: file that makes the objects below a URL a model or an output
 CONTENTS = "contents.json"
@@ -273,7 +273,7 @@ def _find_replaced(url: str, kind: str, overwrite: bool) -> tuple[Contents | Non
     if found is None:
         return None, None
     if not overwrite:
-        raise UsageError(f"{url}: already exists; choose another location or overwrite it")
+        raise UsageError(f"{url}: already exists; {ELSEWHERE}")
     try:
         old = _parsed(storage, found[0])
     except StoreError as error:

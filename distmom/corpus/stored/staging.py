@@ -27,7 +27,7 @@ from distmom.corpus.files.commit import (
 from distmom.corpus.files.lock import Lock
 from distmom.corpus.files.space import space_explained
 from distmom.corpus.files.storage import is_url
-from distmom.errors import InputError, UsageError
+from distmom.errors import ELSEWHERE, InputError, UsageError
 
 
 class StagedCorpus:
@@ -206,7 +206,7 @@ class StagedCorpus:
         if not os.path.lexists(self.path):
             return
         if not self._overwrite:
-            raise UsageError(f"{self.path}: already exists; choose another location or overwrite it")
+            raise UsageError(f"{self.path}: already exists; {ELSEWHERE}")
         if not (self.path / "manifest.json").is_file():
             raise UsageError(f"{self.path}: is not a corpus, and therefore is not overwritten")
 

@@ -176,7 +176,9 @@ class ECA(SpectralEstimator):
             If the moments carry fewer factors than requested.
         """
         if groups is None:
-            raise UsageError("ECA.fit: groups: expected one per row of X, got none")
+            raise UsageError(
+                "ECA.fit: groups: expected one per row of X, given by name (groups=...), got none"
+            )
         return self.fit_corpus(ViewCorpus(X, groups))
 
     def fit_transform(self, X: Any, y: Any = None, *, groups: Any = None) -> np.ndarray:
@@ -314,6 +316,7 @@ class ECA(SpectralEstimator):
         return {}
 
     def summary(self) -> dict[str, Any]:
+        check_is_fitted(self)
         values = {"skewness": self.skewness_, "kurtosis": self.kurtosis_, "proportions": self.proportions_}
         return super().summary() | {
             name: significant(value)

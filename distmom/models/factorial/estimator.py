@@ -292,5 +292,6 @@ class FactorialHMM(SpectralEstimator):
         return pictures_of(self, n_top)
 
     def summary(self) -> dict[str, Any]:
+        check_is_fitted(self)
         laws = {"startprob": self.startprob_, "fall": self.fall_, "rise": self.rise_}
         return super().summary() | {name: significant(law) for name, law in laws.items()}

@@ -335,6 +335,7 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
         return run.scan(RowAssignPass(self.n_features_in_, of=stored, n_components=len(self.weights_))).rows
 
     def summary(self) -> dict[str, Any]:
+        check_is_fitted(self)
         values = {"weights": self.weights_, "variances": self.variances_}
         return super().summary() | {name: significant(found) for name, found in values.items()}
 

@@ -99,6 +99,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         "off_diagonal_share",
         "kurtosis_level",
         "n_gaussian",
+        "converged",
     )
 
     n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)

@@ -198,7 +198,7 @@ def _check(values: np.ndarray, trace: float, k: int, rank: int, mean: np.ndarray
         first = max(rank - 3, 0)
         shown = ", ".join(f"{x:.3g}" for x in values[first : rank + 3])
         raise NumericalError(
-            f"the rows span {rank} directions, and {k} components need {k}: from the {first + 1}-th on, the "
+            f"the rows span {rank} of the directions that n_components={k} needs: from number {first + 1} on, the "
             f"eigenvalues of their covariance are {shown}; use n_components={rank} or fewer"
         )
 

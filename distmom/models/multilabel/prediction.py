@@ -20,6 +20,7 @@ from distmom.models.multilabel.needs import needs
 from distmom.models.multilabel.targets import ONE_LABEL, TARGET_TYPE, TARGETS, checked_targets, names_of
 from distmom.spectral.inputs.checks import check_size
 from distmom.spectral.inputs.tables import column_names
+from distmom.spectral.posteriors import logs_of
 
 if TYPE_CHECKING:
     from distmom.models.multilabel.heads.scorer import Scorer
@@ -163,6 +164,14 @@ class LabelPredictor:
                 found /= np.maximum(found.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
             out[rows] = found[:, columns]
         return out
+
+    @needs(lambda model, name: model.require_probabilities(name))
+    def predict_log_proba(self, X: Any, labels: Sequence[str] | None = None) -> np.ndarray:
+        """Return the logarithms of `predict_proba`, minus infinity where a probability is zero.
+
+        Parameters, shape and errors as for `predict_proba`.
+        """
+        return logs_of(self.predict_proba(X, labels))
 
     def predict_top(self, X: Any, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best labels of documents in memory.

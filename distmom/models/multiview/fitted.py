@@ -20,13 +20,16 @@ from distmom.models.multiview.reading import (
     scores_of_model,
 )
 from distmom.moments.dense_rows import view_slices
+from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.densities import ComponentsOfRows, ViewsLikelihood
 from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs.row_parts import checked_views
 from distmom.spectral.program.run import Run
 
 
-class FittedViews(ComponentsOfRows, ViewsLikelihood, SpectralEstimator):
+class FittedViews(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, ComponentsOfRows, ViewsLikelihood, SpectralEstimator
+):
     """Base class of `MultiView` with the methods that use the components; see there for attributes."""
 
     components_: np.ndarray
@@ -157,6 +160,7 @@ class FittedViews(ComponentsOfRows, ViewsLikelihood, SpectralEstimator):
         return run.scan(pass_).rows
 
     def summary(self) -> dict[str, Any]:
+        check_is_fitted(self)
         values = {"weights": self.weights_, "alpha": self.alpha_, "skewness": self.skewness_}
         return super().summary() | {name: significant(own) for name, own in values.items() if own is not None}
 

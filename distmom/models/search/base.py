@@ -195,9 +195,11 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         names = self.vocabulary_[len(self.vocabulary_) - q :]
         if isinstance(target, str) and target in names:
             return names.index(target)
-        if isinstance(target, str) or not 0 <= target < q:
+        if isinstance(target, str) or target not in range(q):
             expected = (
-                f"a number below {q}, or one of {', '.join(names)}" if q else "none without side information"
+                f"a number below {q}, or one of {', '.join(map(repr, names))}"
+                if q
+                else "none without side information"
             )
             raise UsageError(f"target: expected {expected}, got {target!r}")
         return int(target)
@@ -244,6 +246,7 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         return np.asarray((self.whitening_.T @ found.component) @ self.extras_)
 
     def summary(self) -> dict[str, Any]:
+        check_is_fitted(self)
         shown = {"n_components": self.n_components, "n_targets": self.targets_.shape[2]}
         return shown | {"n_features": len(self.basis_), **super().summary()}
 

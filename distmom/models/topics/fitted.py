@@ -15,7 +15,7 @@ from distmom.models.topics.base import TopicEstimator
 from distmom.models.topics.refine import Completion, complete
 from distmom.models.topics.shares import DocumentReader, least_squares_matrix
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from distmom.spectral.inputs.checks import check_counts
+from distmom.spectral.inputs.checks import check_counts, check_size
 from distmom.spectral.inputs.documents import documents_in_memory
 from distmom.spectral.program.execute import execute
 from distmom.spectral.saved.fields import array, value
@@ -198,9 +198,10 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicAttri
         Raises
         ------
         UsageError
-            If ``by`` is unknown.
+            If ``n_top`` is not a whole number from 0, or ``by`` is unknown.
         """
         check_is_fitted(self, "components_")
+        check_size("n_top", n_top)
         part = lift_part(by)
         found = []
         for h in np.argsort(-self.weights_, kind="stable"):
@@ -239,8 +240,14 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicAttri
         -------
         dict
             For ``pyLDAvis.prepare(**model.pyldavis_input())``.
+
+        Raises
+        ------
+        UsageError
+            If ``n_words`` is not a whole number from 0.
         """
         check_is_fitted(self, "components_")
+        check_size("n_words", n_words)
         some = np.flatnonzero(self.components_.max(axis=0) > 0.0)
         kept = np.sort(some[np.argsort(-self.unigram_[some], kind="stable")[:n_words]])
         topics = np.maximum(self.components_[:, kept].astype(np.float64), _LEAST)

@@ -133,11 +133,15 @@ class TopicMoments(TopicEstimator):
 
     def __add__(self, other: Self) -> Self:
         """Return the sums over the documents of both; a UsageError if a corpus is in both or the bases differ."""
+        if not isinstance(other, TopicMoments):
+            return NotImplemented
         self._check_basis(other)
         return self._with(self.sums_.plus(other.sums_))
 
     def __sub__(self, other: Self) -> Self:
         """Return the sums without the documents of the other; a UsageError if these are not in the sums."""
+        if not isinstance(other, TopicMoments):
+            return NotImplemented
         self._check_basis(other)
         return self._with(self.sums_.minus(other.sums_, self.vocabulary_))
 
@@ -159,6 +163,7 @@ class TopicMoments(TopicEstimator):
         return self.sums_.totals(self.vocabulary_, self.settings_)
 
     def summary(self) -> dict[str, Any]:
+        check_is_fitted(self, "sums_")
         n_words, rank = self.basis_.shape
         return {
             "n_documents": self.n_documents_,

@@ -197,7 +197,10 @@ class TopicModel(TopicSettings):
         if self.n_components == "auto":
             wrong = "n_components: expected a number, got 'auto'"
         elif len(self.trials()) > 1:
-            wrong = "alpha0, init: expected a number and one initialisation, got a choice"
+            wrong = (
+                "alpha0, init: expected a number and one initialisation, such as 1.0 and 'tensor', got "
+                f"{self.alpha0!r} and {self.init!r}"
+            )
         elif self.n_refine:
             wrong = f"n_refine: expected 0, got {self.n_refine!r}"
         elif self.background:

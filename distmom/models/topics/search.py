@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -305,6 +306,11 @@ class TopicSearch(TopicEstimator):
         if len(words) == 0:
             raise UsageError("search: no word was given")
         for word in words:
+            if not isinstance(word, str | Integral):
+                raise UsageError(
+                    f"search: expected words or their column numbers, got {word!r:.60}; give a matrix of "
+                    "documents by name (documents=...)"
+                )
             column = self._columns.get(word, -1) if isinstance(word, str) else int(word)
             if not 0 <= column < self.n_features_in_:
                 raise UsageError(f"search: {word!r} is not in the vocabulary")

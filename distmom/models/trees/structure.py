@@ -55,7 +55,7 @@ class Tree:
         wanted = "tree: expected leaves 1, 2, ... in parentheses, such as ((1,2),3,4),"
         try:
             nested = ast.literal_eval(text.strip())
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        except (ValueError, SyntaxError, TypeError, AttributeError, RecursionError, MemoryError) as error:
             raise UsageError(f"{wanted} got {text!r}") from error
         parents: list[int] = []
         above: dict[Any, int] = {}

@@ -105,7 +105,7 @@ def documents_in_memory(model: Any, X: Any, min_samples: int = 0) -> MemoryCorpu
 
 def _check_number(texts: list[str], least: int) -> None:
     if len(texts) < least:
-        raise InputError(f"X: expected at least {least} documents, got {len(texts)}")
+        raise InputError(f"X: number of documents: expected at least {least}, got {len(texts)}")
 
 
 def _warn_of_unknown(corpus: MemoryCorpus) -> None:

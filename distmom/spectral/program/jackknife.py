@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.engine import Observer, Pass, PassPlan, Selection, open_engine, open_executor
 from distmom.errors import NumericalError, UsageError
+from distmom.spectral.parameters import Parameter
 from distmom.spectral.program.execute import execute
 from distmom.spectral.program.run import Run, Trial
 from distmom.spectral.saved.fields import ArrayField, declared_fields
@@ -206,8 +207,8 @@ def standard_errors(
     Raises
     ------
     UsageError
-        If the components of the model cannot be matched, ``n_parts`` is below 2, or the corpus does not suit
-        the model.
+        If the components of the model cannot be matched, ``n_parts`` is not a whole number from 2, or
+        the corpus does not suit the model.
     NumericalError
         If fewer than two of the fits succeed.
     """
@@ -215,8 +216,7 @@ def standard_errors(
     name = model.matched_by
     if name is None:
         raise UsageError(f"{type(model).__name__} does not state how components of two fits are matched")
-    if n_parts < 2:
-        raise UsageError(f"n_parts: expected at least 2, got {n_parts}")
+    Parameter(8, "", int, least=2).check("n_parts", n_parts)
     corpus = model._read_layer(corpus)
     whole = _by_component(model._state())
     center, scale = whole[name].mean(axis=0), whole[name].std(axis=0)

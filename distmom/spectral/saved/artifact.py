@@ -43,7 +43,7 @@ from distmom.corpus.files.records import (
 from distmom.corpus.files.storage import is_url
 from distmom.corpus.files.uploads import check_vacant, find_contents, local_directory, upload_directory
 from distmom.engine.stored.arrays import map_file, release, state_digest
-from distmom.errors import StoreError, UsageError
+from distmom.errors import ELSEWHERE, StoreError, UsageError
 from distmom.spectral.saved.layout import Layout, check_entries, check_values
 
 #: kind of the directory of a model in an object store
@@ -197,7 +197,7 @@ def check_target(path: str | os.PathLike[str], overwrite: bool) -> None:
     if not (target / RECORD).exists():
         raise UsageError(f"{target}: exists and is not a model")
     if not overwrite:
-        raise UsageError(f"{target}: the model exists; choose another path or allow overwriting")
+        raise UsageError(f"{target}: the model exists; {ELSEWHERE}")
 
 
 def record_digest(path: str | os.PathLike[str]) -> str | None:

@@ -317,8 +317,7 @@ def whiten_moment(m2: np.ndarray, k: int, level: float, *, lower: bool = False) 
         wanted, k = k, min(k, len(m2))
         if k < wanted and not lower:
             raise NumericalError(
-                f"M2 numerically has rank < k: n_components={wanted}, but the sketch has rank {k}; "
-                f"use n_components={k} or fewer, or more data"
+                f"n_components={wanted}, but the sketch has rank {k}; use n_components={k} or fewer, or more data"
             )
         try:
             return whiten(m2, k, noise=level)

@@ -82,6 +82,12 @@ def next_basis(
             raise NumericalError(
                 f"the cross moments of view {t + 1} with the others overflow: scale the values"
             )
+        if not gram.any():
+            raise NumericalError(
+                f"the columns of view {t + 1}, or those of the other views, are constant up to rounding: "
+                "subtract a constant from columns whose mean is more than 10^6 times as large as their standard "
+                "deviation"
+            )
         with one_blas_thread():
             values, vectors = np.linalg.eigh(gram)
         kept = np.flatnonzero((values > _LEAST_SHARE * values[-1]) & (values > 0.0))[::-1]

@@ -15,6 +15,7 @@ from distmom.models.multilabel.latent.corpus_topics import CorpusTopics
 from distmom.models.multilabel.latent.word_states import smoothed_logs
 from distmom.models.topics.fitted import lift_part
 from distmom.moments.documents.labels import posteriors
+from distmom.spectral.inputs.checks import check_size
 
 
 class LatentReader:
@@ -76,9 +77,11 @@ class LatentReader:
         Raises
         ------
         UsageError
-            If ``by`` is unknown, or the model has no latent states where they are requested.
+            If ``n_top`` is not a whole number from 0, ``by`` is unknown, or the model has no latent states where
+            they are requested.
         """
         check_is_fitted(self, "scorer_")
+        check_size("n_top", n_top)
         lift_part(by)
         if self.corpus_topics_ is not None and not states:
             return self.corpus_topics_.listed(self.vocabulary_, self.label_names_, n_top, by)
