@@ -84,7 +84,9 @@ def plan(
     )
     if planned.total_seconds is not None:
         total = planned.total_seconds
-        say(f"time: {total.low:.1f} to {total.high:.1f} s with {n_workers} workers")
+        say(
+            f"time: {total.low:.1f} to {total.high:.1f} s with {n_workers} worker{'s' if n_workers != 1 else ''}"
+        )
 
 
 @click.group()

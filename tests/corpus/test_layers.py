@@ -191,7 +191,7 @@ def test_rare_symbols_are_classes_and_new_texts_are_numbered_alike(tmp_path):
         ("x.csv", "", {}, "x.csv:1: header"),
         ("x.csv", "a,b\n", {}, "x.csv: rows: expected at least one row, got none"),
         ("x.csv", "a,a\n1,2\n", {}, "a unique name, got 'a'"),
-        ("x.csv", "a,b\n1,2\n", {"group_column": "g"}, "column: expected one of a, b, got 'g'"),
+        ("x.csv", "a,b\n1,2\n", {"group_column": "g"}, "columns: expected one named 'g', got a, b"),
         ("x.tagged", "a/B\nword\n", {}, "x.tagged:2: step: expected word/TAG, got 'word'"),
         ("x.seq", "a b\n\n", {"strict": True}, "x.seq:2: blank lines: expected no blank line"),
         ("x.seq", "\n", {}, "x.seq: rows: expected at least one row"),

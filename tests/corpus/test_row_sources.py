@@ -298,7 +298,7 @@ def test_columns_and_names_of_another_corpus(tmp_path):
     symbols = ingest_rows(np.array([0, 0]), tmp_path / "symbols", like=known)
     assert (symbols.n_words, symbols.vocabulary) == (2, ["u", "v"])
     (tmp_path / "y.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UsageError, match="column: expected one of a, b, got 'u'"):
+    with pytest.raises(UsageError, match="columns: expected one named 'u', got a, b"):
         ingest_rows(tmp_path / "y.csv", tmp_path / "other", format="table", like=known)
     with pytest.raises(InputError, match="names: number of entries: expected 3, got 2"):
         ingest_rows(np.zeros((4, 3)), tmp_path / "other", like=known)

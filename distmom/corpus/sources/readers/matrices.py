@@ -191,7 +191,10 @@ def _read_npz(path: str) -> csr_array:
             members = archive.infolist()
         foreign = [m.filename for m in members if m.filename.removesuffix(".npy") not in _NPZ_ARRAYS]
         if foreign:
-            raise InputError.at(path, None, "member", "a SciPy sparse matrix", repr(foreign[0][:80]))
+            raise InputError.at(
+                path, None, "member", "a SciPy sparse matrix, or --format rows-npz for arrays of rows",
+                repr(foreign[0][:80]),
+            )  # fmt: skip
         packed, full = sum(m.compress_size for m in members), sum(m.file_size for m in members)
         if full > max(MAX_EXPANDED_BYTES, MAX_EXPANSION * packed):
             raise InputError.at(

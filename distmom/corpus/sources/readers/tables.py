@@ -132,7 +132,7 @@ def used_columns(spec: RowSpec, header: Sequence[str]) -> list[str]:
 def position_of(path: str, header: Sequence[str], column: str) -> int:
     """Return the number of a column; UsageError if there is no such column."""
     if column not in header:
-        raise UsageError(f"{path}: column: expected one of {', '.join(header)}, got {column!r}")
+        raise UsageError(f"{path}: columns: expected one named {column!r}, got {', '.join(header)}")
     return list(header).index(column)
 
 
