@@ -175,8 +175,8 @@ def _number(spec: RowSpec, numbering: Numbering, of_tags: Numbering | None, chun
         if -1 in found:
             raise InputError.at(
                 spec.path, number, "symbol", f"one of the {len(numbering.numbers)} known symbols",
-                f"{tokens[found.index(-1)]!r}; they have no class of rare symbols, as a corpus has in which some are "
-                "rarer than --min-count",
+                f"{tokens[found.index(-1)]!r}; they have no class of rare symbols, as a corpus has in which some "
+                "are rarer than --min-count",
             )  # fmt: skip
         symbols += found
         starts.append(len(symbols))
