@@ -44,7 +44,7 @@ def test_a_table_becomes_rows_with_ids(tmp_path):
     corpus = ingest_collection(table, tmp_path / "corpus", id_column="name")
     np.testing.assert_array_equal(rows_of(corpus), frame[["a", "b"]].to_numpy())
     assert (corpus.vocabulary, corpus.read_ids(0) + corpus.read_ids(1)) == (["a", "b"], list("vwxyz"))
-    with pytest.raises(UsageError, match="expected one of name, a, b, got 'c'"):
+    with pytest.raises(UsageError, match="expected one named 'c', got name, a, b"):
         ingest_collection(table, tmp_path / "other", columns=["c"])
     with pytest.raises(InputError, match="partition 0: column 'name': expected numbers"):
         ingest_collection(table, tmp_path / "other")
