@@ -4,6 +4,7 @@ import json
 from importlib import import_module
 
 import pytest
+from helpers import write
 
 LOCAL = ("--workers", "0", "--quiet")
 
@@ -12,6 +13,15 @@ def save(path, columns):
     pa = pytest.importorskip("pyarrow")
     import_module("pyarrow.parquet").write_table(pa.table(columns), path)
     return path
+
+
+def parts_of(source, folder, size):
+    """Write the lines of a file to files of ``size`` lines."""
+    lines = source.read_text().splitlines(keepends=True)
+    return [
+        write(folder / f"{start:03d}.tsv", "".join(lines[start : start + size]))
+        for start in range(0, len(lines), size)
+    ]
 
 
 def test_the_command_line_takes_a_table_with_texts_for_documents(tmp_path, run):
@@ -50,10 +60,8 @@ def test_rows_and_views_are_read_from_one_file(tmp_path, run):
 
 
 def test_several_files_are_one_source(tmp_path, run, place):
-    lines = (place / "train.tsv").read_text().splitlines(keepends=True)
-    paths = [tmp_path / f"{i}.tsv" for i in range(4)]
-    for i, path in enumerate(paths):
-        path.write_text("".join(lines[100 * i : 100 * i + 100]))
+    paths = parts_of(place / "train.tsv", tmp_path, 100)
+    assert len(paths) == 4
     code, out, _ = run("ingest", *paths, tmp_path / "c", "--json", *LOCAL)
     assert (code, json.loads(out)["n_documents"], json.loads(out)["n_shards"]) == (0, 400, 1)
     code, _, err = run("ingest", paths[0], tmp_path / "x.csv", tmp_path / "d", *LOCAL)
@@ -61,10 +69,8 @@ def test_several_files_are_one_source(tmp_path, run, place):
 
 
 def test_a_model_reads_new_documents_from_several_files(tmp_path, run, place):
-    lines = (place / "test.tsv").read_text().splitlines(keepends=True)
-    paths = [tmp_path / f"{i}.tsv" for i in range(3)]
-    for i, path in enumerate(paths):
-        path.write_text("".join(lines[20 * i : 20 * i + 20]))
+    paths = parts_of(place / "test.tsv", tmp_path, 20)
+    assert len(paths) == 3
     for name, source in (("one", [place / "test.tsv"]), ("several", paths)):
         code, out, _ = run("predict", place / "model", *source, tmp_path / name, "--json", *LOCAL)
         assert (code, json.loads(out)["n_documents"]) == (0, 60)

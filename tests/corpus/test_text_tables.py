@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from helpers import write
 
-from distmom.corpus import ingest
+from distmom.corpus import FORMATS, ingest
+from distmom.corpus.sources.readers.spec import Spec
 from distmom.errors import InputError
 
 pa = pytest.importorskip("pyarrow")
@@ -90,6 +91,13 @@ def test_texts_and_labels_may_be_of_any_type_that_holds_them(tmp_path):
         assert corpus.vocabulary == ["one", "three", "two"]
         assert corpus.label_names == ["3", "4"]
         assert corpus.read_shard(0).labels.toarray().tolist() == [[1, 0], [0, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_only_the_columns_that_are_needed_are_read(tmp_path, kind):
+    path = save(tmp_path / f"x.{kind}", pa.Table.from_pylist(documents(5)), kind)
+    (chunk,) = FORMATS[kind].open(Spec(str(path))).chunks(10)
+    assert sorted(pa.ipc.open_stream(chunk.other).schema.names) == ["labels", "text"]
 
 
 def test_documents_without_ids_are_numbered(tmp_path):

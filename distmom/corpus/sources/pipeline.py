@@ -239,12 +239,13 @@ def _surveyed(encoded: list[tuple[str, Path]], survey: Survey, learns: bool) -> 
 
 def _together(parts: list[_Encoded], shard_documents: int) -> Iterator[list[_Encoded]]:
     """Yield the parts of each shard: neighbours, as many as it can hold."""
-    together: list[_Encoded] = []
+    together, n_documents = list[_Encoded](), 0
     for part in parts:
-        if together and sum(each.n_documents for each in together) + part.n_documents > shard_documents:
+        if together and n_documents + part.n_documents > shard_documents:
             yield together
-            together = []
+            together, n_documents = [], 0
         together.append(part)
+        n_documents += part.n_documents
     if together:
         yield together
 

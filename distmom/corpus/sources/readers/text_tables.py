@@ -73,18 +73,21 @@ def _open_arrow(stream: BinaryIO, options: Any = None) -> Any:
     return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(stream, options=options)
 
 
-_PARQUET = _Kind("Parquet", _parquet_schema, _parquet_batches)
-_ARROW = _Kind("an Arrow IPC file", _arrow_schema, _arrow_batches)
+#: kinds of files by the name of their format
+_KINDS = {
+    "parquet": _Kind("Parquet", _parquet_schema, _parquet_batches),
+    "arrow": _Kind("an Arrow IPC file", _arrow_schema, _arrow_batches),
+}
 
 
 def open_parquet_texts(spec: Spec) -> Source:
     """Open a Parquet file with one text per row."""
-    return _open(spec, _PARQUET)
+    return _open(spec, _KINDS["parquet"])
 
 
 def open_arrow_texts(spec: Spec) -> Source:
     """Open an Arrow IPC file or stream with one text per row."""
-    return _open(spec, _ARROW)
+    return _open(spec, _KINDS["arrow"])
 
 
 def has_texts(path: str, format: str, text_field: str) -> bool:
@@ -101,7 +104,7 @@ def has_texts(path: str, format: str, text_field: str) -> bool:
     """
     if text_field != Spec.text_field:
         return True
-    found = dict(_columns_of(path, _PARQUET if format == "parquet" else _ARROW)).get(text_field)
+    found = dict(_columns_of(path, _KINDS[format])).get(text_field)
     types = import_pyarrow().types
     if found is not None and types.is_dictionary(found):
         found = found.value_type
