@@ -69,7 +69,7 @@ def find(
     Examples: distmom find model --rows labelled.npy
               distmom find model --target 0
     """
-    fitted = load_model_that(model, Capability.SEARCH, "'distmom search' finds topics of documents")
+    fitted = load_model_that(model, Capability.SEARCH)
     if sum(given is not None for given in (rows, along, target)) != 1:
         raise UsageError("give one of --rows, --along and --target")
     if target is not None and "n_targets" not in fitted.get_params():

@@ -69,8 +69,7 @@ def predict(
     """
     from distmom.predict import predict_corpus
 
-    hint = "'distmom transform' infers topics, factors, components and states"
-    fitted = load_model_that(model, Capability.LABELS, hint)
+    fitted = load_model_that(model, Capability.LABELS)
     if threshold is not None:
         fitted.require_probabilities("--threshold")
     labels = None if only_labels is None else chosen_names(only_labels, fitted.label_names_)

@@ -104,12 +104,16 @@ def _kind(path: str) -> str:
 def _describe_model(path: str) -> dict[str, Any]:
     with local_model(path) as place:
         record, model = load_record(place), load_model(place)
-    heads = {"heads": [name for name, _ in model.scorer_.heads]} if model.can(Capability.LABELS) else {}
-    sizes = {
-        "n_words": model.n_features_in_, "n_labels": len(model.label_names_), "n_documents": model.n_documents_,
-    }  # fmt: skip
+    heads: dict[str, Any] = {}
     if model.can(Capability.VIEWS):
         sizes = {"n_features": model.n_features_in_, "n_groups": model.n_documents_}
+    elif model.can(Capability.ROWS):
+        sizes = {"n_features": model.n_features_in_, "n_units": model.n_documents_}
+    else:
+        sizes = {"n_words": model.n_features_in_, "n_documents": model.n_documents_}
+    if model.can(Capability.LABELS):
+        sizes["n_labels"] = len(model.label_names_)
+        heads["heads"] = [name for name, _ in model.scorer_.heads]
     return {
         "model": record["model"],
         **{f"param {k}": v for k, v in record["parameters"].items()},

@@ -61,13 +61,29 @@ def _children_without_interrupt() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
-def load_model_that(path: str | os.PathLike[str], capability: Capability, hint: str = "") -> Any:
-    """Read a model; UsageError with a hint if it lacks a capability."""
+#: command that makes use of a capability
+_COMMANDS = {
+    Capability.LABELS: "predict",
+    Capability.SHARES: "transform",
+    Capability.FACTORS: "transform",
+    Capability.COMPONENTS: "transform",
+    Capability.SEARCH: "find",
+}
+
+
+def load_model_that(path: str | os.PathLike[str], capability: Capability) -> Any:
+    """Read a model; a UsageError that names the command for such models if it lacks a capability."""
     from distmom.models import load_model
 
     model = load_model(path)
-    require(model, capability, path, hint)
+    require_in(model, capability, path)
     return model
+
+
+def require_in(model: Any, capability: Capability, path: str | os.PathLike[str]) -> None:
+    """Refuse a model that lacks a capability, with a UsageError that names the command for such models."""
+    command = next((command for able, command in _COMMANDS.items() if model.can(able)), None)
+    require(model, capability, path, f"use 'distmom {command}' with such models" if command else "")
 
 
 def show(result: dict[str, Any], as_json: bool) -> None:

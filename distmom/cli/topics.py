@@ -25,7 +25,15 @@ from distmom.cli.options import (
 )
 from distmom.cli.parameters import flag, given, parameter_options, table
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import only_source, open_source, open_views, open_workers, show, topic_line
+from distmom.cli.shared import (
+    only_source,
+    open_source,
+    open_views,
+    open_workers,
+    require_in,
+    show,
+    topic_line,
+)
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus, open_words
 from distmom.errors import NumericalError, UsageError
@@ -103,7 +111,7 @@ def transform(
             )  # fmt: skip
         show(result, as_json)
         return
-    require(fitted, Capability.SHARES, model, "'distmom predict' ranks labels")
+    require_in(fitted, Capability.SHARES, model)
     if groups is not None:
         require(fitted, Capability.FACTORS, "--groups")
     with (

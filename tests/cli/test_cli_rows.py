@@ -60,7 +60,10 @@ def test_a_mixture_from_a_file_to_its_report(place, run, tmp_path):
     page = (tmp_path / "r.html").read_text()
     assert "SphericalMixture" in page
     assert page.count("<svg") >= 1
-    assert json.loads(run("info", tmp_path / "m", "--json")[1])["model"] == "SphericalMixture"
+    described = json.loads(run("info", tmp_path / "m", "--json")[1])
+    assert described["model"] == "SphericalMixture"
+    assert (described["n_features"], described["n_units"]) == (6, 3000)
+    assert not {"n_words", "n_documents", "n_labels"} & described.keys()
 
 
 def test_numbers_in_lists_are_shown_with_as_many_digits_as_others(place, run, tmp_path):

@@ -5,9 +5,10 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers import exact_rows, gaussian_population
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
@@ -215,6 +216,17 @@ def test_uninformative_side_information_is_refused_with_the_number_of_rows_neede
     found = model.search(target=0, force=True)
     assert not found.informative
     assert found.n_rows_needed == pytest.approx(3000 * (found.noise / found.gap) ** 2)
+    # Rounding errors of a constant say nothing about the number of rows.
+    with pytest.raises(NumericalError, match=r"give other side information$"):
+        GaussianSearch(3).fit(X, np.ones(3000)).search(target=0)
+
+
+def test_side_information_keeps_the_name_of_its_column():
+    rows = gaussian_population(6, 3, scale=4.0).sample(800, 0)
+    X, labelled = rows.X, pd.Series(rows.components == 1, name="labelled")
+    model = GaussianSearch(3).fit(X, labelled)
+    assert model.vocabulary_[-1] == "labelled"
+    assert_array_equal(model.search(target="labelled").mean, model.search(target=0).mean)
 
 
 def test_the_noise_of_labelled_rows_is_that_of_repeated_draws():
@@ -288,6 +300,10 @@ def test_what_does_not_suit_is_refused():
         model.search(target=0.5)
     with pytest.raises(UsageError, match="target: expected none without side information"):
         GaussianSearch(3).fit(X).search(target=0)
+    with pytest.raises(
+        InputError, match="rows: shape: expected rows of equal length, got lists of different"
+    ):
+        model.search(rows=(X[:5], z[:5]))
     with pytest.raises(UsageError, match="rows: expected 6 columns, got 7"):
         model.search(rows=np.ones((1, 7)))
     with pytest.raises(UsageError, match=r"along: expected 6 finite numbers, got <U3 of shape \(\)"):
@@ -389,6 +405,15 @@ def test_the_command_line_finds_a_component_of_a_fitted_search(tmp_path, capsys)
         "text.npy: cannot be read as an .npy file: it does not begin as such files do"
         in capsys.readouterr().err
     )
+    for command in (
+        ["transform", place, corpus, str(tmp_path / "o")],
+        ["predict", place, corpus, str(tmp_path / "o")],
+    ):
+        assert main(command) == 2
+        assert (
+            "got one of class GaussianSearch; use 'distmom find' with such models" in capsys.readouterr().err
+        )
+    assert not (tmp_path / "o").exists()
     assert main(["report", place, str(tmp_path / "r.html")]) == 0
     assert "Spectrum" in (tmp_path / "r.html").read_text()
 

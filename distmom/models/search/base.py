@@ -30,6 +30,8 @@ from distmom.spectral.seeds import Seed, seed_parameter
 
 #: setting of a corpus in memory with the number of its columns of side information
 _N_TARGETS = "n_targets"
+#: more rows are asked for if at most this many times those of the fit would be enough
+_MAX_FACTOR = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +128,8 @@ class RowSearch(SearchAttributes, SpectralEstimator):
             if len(found) != len(features):
                 raise InputError(f"{name}: expected {len(features)} rows as X has, got {len(found)}")
             parts.append(found)
-            further += column_names(column, name) or [f"{name}[{j}]" for j in range(found.shape[1])]
+            numbered = [f"{name}[{j}]" for j in range(found.shape[1])]
+            further += column_names(column, name) or _series_name(column) or numbered
         corpus = corpus_of_rows(X, np.hstack(parts) if further else features, further=further)
         corpus.settings[_N_TARGETS] = 0 if columns[-1] is None else parts[-1].shape[1]
         return corpus
@@ -277,12 +280,19 @@ def judged(gap: float, noise: float, n_sampled: int, force: bool, of_rows: float
     total, rest = float(np.hypot(noise, of_rows)), gap**2 - of_rows**2
     needed = float(n_sampled * noise**2 / rest) if gap > 0.0 and rest > 0.0 else np.inf
     if not (force or gap > total):
-        more = f", or about {needed:,.0f} rows in all" if np.isfinite(needed) else ""
+        # A gap of rounding errors only would ask for more rows than there are anywhere.
+        more = f", or about {needed:,.0f} rows in all" if needed <= _MAX_FACTOR * n_sampled else ""
         raise NumericalError(
             f"the side information does not determine a component: it prefers one by {gap:.3g}, but the sampling "
             f"error is {total:.3g}; give other side information{', more labelled rows' if of_rows else ''}{more}"
         )
     return {"gap": gap, "noise": total, "n_rows_needed": needed}
+
+
+def _series_name(column: Any) -> list[str] | None:
+    """Return the name of a column of a table as a list; None if it has none, or is no such column."""
+    name = getattr(column, "name", None)
+    return [name] if isinstance(name, str) and name else None
 
 
 def checked_rows(X: Any, name: str) -> np.ndarray:

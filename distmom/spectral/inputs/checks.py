@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_array, check_non_negative
 
 from distmom.corpus.block import refuse_masked
 from distmom.corpus.layers import check_corpus, refuse_corpus
+from distmom.corpus.rows import as_array
 from distmom.errors import InputError, UsageError
 from distmom.spectral.parameters import Parameter
 
@@ -32,8 +33,7 @@ def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
     InputError
         If scikit-learn's checks fail, or a value is masked or negative.
     """
-    refuse_corpus(X)
-    refuse_masked(X, "X")
+    X = _read(X, "X")
     try:
         X = check_array(X, accept_sparse="csr", ensure_min_samples=min_samples, input_name="X")
         if X.shape[0]:
@@ -59,8 +59,7 @@ def checked_dense(X: Any, min_samples: int, name: str = "X") -> np.ndarray:
     InputError
         If scikit-learn's checks fail, or a value is masked.
     """
-    refuse_corpus(X, name)
-    refuse_masked(X, name)
+    X = _read(X, name)
     try:
         found = check_array(
             X, dtype=[np.float64, np.float32], ensure_min_samples=min_samples, input_name=name
@@ -68,6 +67,15 @@ def checked_dense(X: Any, min_samples: int, name: str = "X") -> np.ndarray:
     except ValueError as error:
         raise InputError(str(error)) from error
     return np.asarray(found)
+
+
+def _read(X: Any, name: str) -> Any:
+    """Return lists as an array, and anything else as it is; InputError if something is missing in it."""
+    if isinstance(X, list | tuple):
+        return as_array(X, name)
+    refuse_corpus(X, name)
+    refuse_masked(X, name)
+    return X
 
 
 def check_n_features(n: int, expected: int, estimator: str) -> None:
