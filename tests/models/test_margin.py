@@ -12,7 +12,7 @@ from distmom.errors import UsageError
 from distmom.lanes import LANES
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.classifiers import margin
-from distmom.models.multilabel.classifiers.descent import fit_margin, fit_margins
+from distmom.models.multilabel.classifiers.descent import descend, descend_lanes
 from distmom.models.multilabel.classifiers.margin_solver import batch_weights
 from distmom.models.multilabel.variants import COSTS
 from distmom.moments.features.tfidf import tfidf_rows
@@ -40,7 +40,7 @@ def test_the_solver_finds_what_liblinear_finds(problem, cost):
     own = Csr.of(a)
     rows = np.arange(a.shape[0], dtype=np.int32)
     alpha, w = np.zeros(len(rows)), np.zeros(a.shape[1] + 1)
-    fit_margin(own.indptr, own.indices, own.data, rows, positive, cost, cost, 1e-8, 10_000, 0, alpha, w)
+    descend(own.indptr, own.indices, own.data, rows, positive, cost, cost, 1e-8, 10_000, 0, alpha, w)
     peer = LinearSVC(C=cost, tol=1e-8, max_iter=100_000).fit(a, positive)
     np.testing.assert_allclose(w, np.append(peer.coef_[0], peer.intercept_), atol=1e-5)
     # The weights are those of the dual variables.
@@ -54,7 +54,7 @@ def test_costs_of_negatives_differ(problem):
     own = Csr.of(a)
     rows = np.arange(a.shape[0], dtype=np.int32)
     w = np.zeros(a.shape[1] + 1)
-    fit_margin(
+    descend(
         own.indptr, own.indices, own.data, rows, positive, 1.0, 5.0, 1e-9, 10_000, 0, np.zeros(len(rows)), w
     )
     least = objective(w, a, positive, 1.0, 5.0)
@@ -74,13 +74,13 @@ def test_labels_together_have_the_weights_of_each_alone(problem):
     bits = (1 << np.arange(LANES, dtype=np.uint8))[:, None]
     packed = [(bits * which).sum(axis=0, dtype=np.uint8) for which in (taken, signs)]
     alpha, w = np.zeros((len(rows), LANES)), np.zeros((a.shape[1] + 1, LANES))
-    n_epochs = fit_margins(
+    n_epochs = descend_lanes(
         own.indptr, own.indices, own.data, rows, *packed, costs, negative_costs, 1e-8, 10_000, 0, alpha, w
     )
     assert n_epochs < 10_000
     for j in range(LANES - 1):
         alone, kept = np.zeros(len(w)), rows[taken[j]]
-        fit_margin(
+        descend(
             own.indptr, own.indices, own.data, kept, signs[j][kept], costs[j], negative_costs[j], 1e-8, 10_000,
             0, np.zeros(len(kept)), alone,
         )  # fmt: skip

@@ -1,8 +1,8 @@
 """Dual coordinate descent for linear support vector machines: one label, or several labels at a time.
 
 Algorithm 3 of Hsieh, Chang, Lin, Keerthi and Sundararajan, "A dual coordinate descent method for large-scale
-linear SVM" (ICML 2008), with shrinking. The intercept is the weight of a constant feature, as there. `fit_margins`
-reads each row once for `LANES` labels, whose weights for a word share a cache line.
+linear SVM" (ICML 2008), with shrinking. The intercept is the weight of a constant feature, as there.
+`descend_lanes` reads each row once for `LANES` labels, whose weights for a word share a cache line.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from distmom.lanes import LANES, accumulate, load, spread, store
 
 #: a descent ends at this difference of projected gradients, or after this number of epochs
 TOLERANCE, MAX_EPOCHS = 0.4, 100
-#: `fit_margins` visits rows in runs of about this number of entries; longer runs are read faster, but take more
+#: `descend_lanes` visits rows in runs of about this number of entries; longer runs are read faster, but take more
 #: epochs
 RUN_ENTRIES = 96
 
 
 @compiled
-def fit_margin(
+def descend(
     indptr: np.ndarray,
     indices: np.ndarray,
     data: np.ndarray,
@@ -67,10 +67,8 @@ def fit_margin(
     constant = weights.shape[0] - 1
     curvature = np.empty(n)
     for i in range(n):
-        total = 1.0 + (0.5 / cost if positive[i] else 0.5 / negative_cost)
-        for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
-            total += np.float64(data[p]) * np.float64(data[p])
-        curvature[i] = total
+        own = 0.5 / cost if positive[i] else 0.5 / negative_cost
+        curvature[i] = _plus_squares(1.0 + own, indptr, data, rows[i])
     active = np.arange(n)
     n_active = n
     bound = np.inf
@@ -126,7 +124,7 @@ def fit_margin(
 
 
 @compiled
-def fit_margins(
+def descend_lanes(
     indptr: np.ndarray,
     indices: np.ndarray,
     data: np.ndarray,
@@ -141,7 +139,7 @@ def fit_margins(
     alpha: np.ndarray,
     weights: np.ndarray,
 ) -> int:
-    """Solve the problem of `fit_margin` for `LANES` labels, visiting the rows in one order for all of them.
+    """Solve the problem of `descend` for `LANES` labels, visiting the rows in one order for all of them.
 
     An epoch visits runs of rows in random order, as short rows that follow one another are next to each other in
     memory.
@@ -157,7 +155,7 @@ def fit_margins(
     costs, negative_costs : ndarray of shape (LANES,)
         C_i of rows with y_i = 1 and -1.
     tolerance, n_epochs, seed
-        As in `fit_margin`.
+        As in `descend`.
     alpha : ndarray of shape (n, LANES), float64
         Dual variables to start from, changed in place.
     weights : ndarray of shape (d + 1, LANES), float64
@@ -172,21 +170,14 @@ def fit_margins(
     n = rows.shape[0]
     constant = weights.shape[0] - 1
     squares = np.empty(n)
-    active = np.empty(n, np.int64)
-    # Bit j of a flag is set while the row is visited for label j.
-    flags = np.empty(n, np.uint8)
-    n_active = 0
     n_entries = 0
     for i in range(n):
-        total = 1.0
-        for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
-            total += np.float64(data[p]) * np.float64(data[p])
-        squares[i] = total
+        squares[i] = _plus_squares(1.0, indptr, data, rows[i])
         n_entries += indptr[rows[i] + 1] - indptr[rows[i]]
-        flags[i] = taken[i]
-        if taken[i]:
-            active[n_active] = i
-            n_active += 1
+    # Bit j of a flag is set while the row is visited for label j.
+    flags = taken.copy()
+    active = np.empty(n, np.int64)
+    n_active = _find_active(flags, active)
     run_rows = max(1, RUN_ENTRIES * n // max(1, n_entries))
     order = np.empty(n // run_rows + 2, np.int64)
     diagonal, negative_diagonal = 0.5 / costs, 0.5 / negative_costs
@@ -249,27 +240,73 @@ def fit_margins(
                     for p in range(start, stop):
                         accumulate(flat, np.int64(indices[p]) * LANES, steps * spread(np.float64(data[p])))
                 flags[i] = flag
-        for j in range(LANES):
-            bit = np.uint8(1 << j)
-            if not live[j]:
-                continue
-            if largest[j] - smallest[j] > tolerance:
-                bound[j] = largest[j] if largest[j] > 0.0 else np.inf
-                continue
-            if whole[j]:
-                live[j] = False
-                n_live -= 1
-                for i in range(n):
-                    flags[i] &= ~bit
-            else:
-                # The solution of the active rows is checked on all of them.
-                whole[j] = True
-                bound[j] = np.inf
-                for i in range(n):
-                    flags[i] |= bit & taken[i]
-        n_active = 0
-        for i in range(n):
-            if flags[i]:
-                active[n_active] = i
-                n_active += 1
+        n_live -= _end_epoch(largest, smallest, tolerance, taken, live, whole, bound, flags)
+        n_active = _find_active(flags, active)
     return epoch
+
+
+@compiled
+def _plus_squares(total: float, indptr: np.ndarray, data: np.ndarray, row: int) -> float:
+    """Return a number plus the squares of the entries of a row, added one by one."""
+    for p in range(indptr[row], indptr[row + 1]):
+        total += np.float64(data[p]) * np.float64(data[p])
+    return total
+
+
+@compiled
+def _find_active(flags: np.ndarray, active: np.ndarray) -> int:
+    """Write the numbers of the rows that are visited for some label, and return how many there are."""
+    n_active = 0
+    for i in range(flags.shape[0]):
+        if flags[i]:
+            active[n_active] = i
+            n_active += 1
+    return n_active
+
+
+@compiled
+def _end_epoch(
+    largest: np.ndarray,
+    smallest: np.ndarray,
+    tolerance: float,
+    taken: np.ndarray,
+    live: np.ndarray,
+    whole: np.ndarray,
+    bound: np.ndarray,
+    flags: np.ndarray,
+) -> int:
+    """Bound the gradients of each label for the next epoch, and return how many labels have converged now.
+
+    Parameters
+    ----------
+    largest, smallest : ndarray of shape (LANES,)
+        The largest and smallest projected gradients of the epoch.
+    tolerance, taken
+        As in `descend_lanes`.
+    live, whole : ndarray of shape (LANES,), bool
+        Labels that have not converged, and those for which all rows were visited; changed in place.
+    bound : ndarray of shape (LANES,)
+        Rows at zero with a larger gradient are not visited again in this round; changed in place.
+    flags : ndarray of shape (n,), uint8
+        Bit j is set while the row is visited for label j; changed in place.
+    """
+    n_converged = 0
+    for j in range(LANES):
+        if not live[j]:
+            continue
+        if largest[j] - smallest[j] > tolerance:
+            bound[j] = largest[j] if largest[j] > 0.0 else np.inf
+            continue
+        bit = np.uint8(1 << j)
+        if whole[j]:
+            live[j] = False
+            n_converged += 1
+            for i in range(flags.shape[0]):
+                flags[i] &= ~bit
+        else:
+            # The solution of the active rows is checked on all of them.
+            whole[j] = True
+            bound[j] = np.inf
+            for i in range(flags.shape[0]):
+                flags[i] |= bit & taken[i]
+    return n_converged

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from distmom.compiled import compiled
 from distmom.engine import Csr
 from distmom.hashing import GOLDEN, scramble
-from distmom.models.multilabel.classifiers.descent import MAX_EPOCHS, fit_margin
+from distmom.models.multilabel.classifiers.descent import MAX_EPOCHS, descend
 from distmom.models.multilabel.classifiers.margin_solver import by_word
 
 #: cost of the squared hinge loss
@@ -165,7 +165,7 @@ def gate_weights(
     if not positive.any():
         # Nothing is known about the label: the other heads decide.
         return np.zeros(0, np.int32), np.zeros(0, np.float32)
-    fit_margin(
+    descend(
         rows.indptr, rows.indices, rows.data, used, positive, COST, COST, GATE_TOLERANCE, MAX_EPOCHS, seed,
         np.zeros(len(used)), weights,
     )  # fmt: skip

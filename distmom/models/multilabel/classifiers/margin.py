@@ -159,7 +159,7 @@ def fit_margins(
     limits : WeightLimits, default NO_LIMITS
         Limits on the number of weights per word and per label.
     tolerance : float, default 0.4
-        Tolerance of the descent, see `fit_margin`.
+        Tolerance of the descent, see `descend`.
     labels : tuple of int, optional
         The labels, ascending; all by default.
     """
@@ -232,7 +232,7 @@ def fit_classifiers(
     pruning : Pruning, default PRUNING
         Pruning of the weights.
     tolerance : float, default 0.4
-        Tolerance of the descent, see `fit_margin`.
+        Tolerance of the descent, see `descend`.
     """
     d, n_labels = shape
     n_groups = min(MAX_GROUPS, n_batches(n_labels))

@@ -11,7 +11,7 @@ from scipy.sparse import coo_array, csr_array
 from distmom.engine import Csr
 from distmom.hashing import GOLDEN, scramble_array
 from distmom.lanes import LANES
-from distmom.models.multilabel.classifiers.descent import MAX_EPOCHS, TOLERANCE, fit_margins
+from distmom.models.multilabel.classifiers.descent import MAX_EPOCHS, TOLERANCE, descend_lanes
 
 #: largest number of pairs of a document and a label, over all labels
 MAX_VISITS = 200_000_000
@@ -87,7 +87,7 @@ def batch_weights(
         Approximate limit on the number of documents without a label that its classifier is fitted to.
     seed : int
     tolerance : float, default 0.4
-        Tolerance of the descent, see `fit_margin`.
+        Tolerance of the descent, see `descend`.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def batch_weights(
     alpha, weights = np.zeros((len(documents), LANES)), np.zeros((d + 1, LANES))
     fits = []
     for cost in costs:
-        fit_margins(
+        descend_lanes(
             rows.indptr, rows.indices, rows.data, documents, taken, positive, np.full(LANES, cost),
             cost / shares, tolerance, MAX_EPOCHS, seed, alpha, weights,
         )  # fmt: skip
