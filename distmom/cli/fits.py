@@ -21,7 +21,7 @@ from distmom.cli.options import (
 )
 from distmom.cli.parameters import ModelCommand, parameters
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import open_input, open_workers, show
+from distmom.cli.shared import open_input, open_workers, show, unit_name
 from distmom.cli.terminal import say
 from distmom.cli.updates import add_documents
 from distmom.corpus import open_words
@@ -204,6 +204,7 @@ def _run_fit(run: runs.Run, cluster: Cluster, as_json: bool) -> None:
     model = estimator(run.model_name)(**run.parameters)
     with run.carried_out(cluster) as directory, PassProgress(quiet=cluster.quiet) as progress:
         corpus = run.open_corpus()
+        progress.unit = unit_name(corpus)
         planned = model.plan(corpus, cluster.memory_limit).to_json()
         run.check_target()
         with open_workers(cluster, corpus) as executor:

@@ -16,10 +16,18 @@ PLAIN_INTERVAL_S = 10.0
 
 
 class PassProgress:
-    """An observer of the engine that shows each pass with its rate and remaining time."""
+    """An observer of the engine that shows each pass with its rate and remaining time.
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
+    Parameters
+    ----------
+    quiet : bool, default False
+        Show nothing.
+    unit : str, default "documents"
+        What the passes count, in the plural; an attribute, as the corpus may be opened later.
+    """
+
+    def __init__(self, *, quiet: bool = False, unit: str = "documents") -> None:
+        self._quiet, self.unit = quiet, unit
         self._console = Console(stderr=True, markup=False, highlight=False)
         self._bars: Progress | None = None
         self._task: TaskID | None = None
@@ -63,12 +71,13 @@ class PassProgress:
             self._done += event.n_documents
             rate = self._done / max(1e-9, now - self._started)
             if self._bars is not None and self._task is not None:
-                self._bars.update(self._task, completed=self._done, rate=f"{rate:,.0f} rows/s")
+                self._bars.update(self._task, completed=self._done, rate=f"{rate:,.0f} {self.unit}/s")
             elif now - self._printed > PLAIN_INTERVAL_S:
                 self._printed = now
                 left = max(0.0, (self._total - self._done) / max(rate, 1e-9))
                 self.line(
-                    f"{event.name}: {self._done:,} of {self._total:,} rows, {rate:,.0f} rows/s, {left:.0f} s left"
+                    f"{event.name}: {self._done:,} of {self._total:,} {self.unit}, {rate:,.0f} {self.unit}/s, "
+                    f"{left:.0f} s left"
                 )
         elif isinstance(event, GroupsFound):
             self.line(f"{event.name}: {event.n_found} of {event.n_tasks} tasks found done")
@@ -81,9 +90,9 @@ class PassProgress:
                 how = (
                     "found committed"
                     if event.resumed
-                    else f"{event.n_documents / max(event.seconds, 1e-9):,.0f} rows/s"
+                    else f"{event.n_documents / max(event.seconds, 1e-9):,.0f} {self.unit}/s"
                 )
-                self.line(f"{event.name}: {event.n_documents:,} rows in {event.seconds:.1f} s, {how}")
+                self.line(f"{event.name}: {event.n_documents:,} {self.unit} in {event.seconds:.1f} s, {how}")
 
     def line(self, text: str) -> None:
         """Write one line to standard error."""

@@ -17,7 +17,7 @@ import click
 from distmom.cli.options import Cluster
 from distmom.cli.parameters import can
 from distmom.cli.terminal import say
-from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus, ingest, open_corpus, open_words
+from distmom.corpus import AnyCorpus, Corpus, LayeredCorpus, ViewCorpus, ingest, open_corpus, open_words
 from distmom.corpus.files.storage import is_url
 from distmom.corpus.sources.formats import detect_format
 from distmom.corpus.sources.readers.source import check_file
@@ -173,6 +173,15 @@ def open_source(
             label_separator=options["label_separator"], id_column=options["id_column"], strict=options["strict"],
             like=like, map=executor.map,
         )  # fmt: skip
+
+
+def unit_name(corpus: AnyCorpus) -> str:
+    """Return what a corpus counts, in the plural."""
+    if isinstance(corpus, ViewCorpus):
+        return "groups"
+    if isinstance(corpus, LayeredCorpus):
+        return "rows" if corpus.n_rows == corpus.n_documents else "units"
+    return "documents"
 
 
 def describe_corpus(corpus: Corpus | LayeredCorpus) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from distmom.cli.shared import (
     require_in,
     show,
     topic_line,
+    unit_name,
 )
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus, open_words
@@ -86,7 +87,7 @@ def transform(
         are_views = Path(source).is_file() or groups is not None
         views = open_views(source, groups) if are_views else open_corpus(source)
         with (
-            PassProgress(quiet=cluster.quiet) as progress,
+            PassProgress(quiet=cluster.quiet, unit=unit_name(views)) as progress,
             open_workers(cluster) as executor,
         ):
             result = transform_views(
@@ -100,13 +101,13 @@ def transform(
             ["method", "groups", "output_format", *options],
             f"not an option with {model}, which reads a corpus of rows",
         )
-        source = only_source(src, "rows are read from one corpus")
+        rows = open_corpus(only_source(src, "rows are read from one corpus"))
         with (
-            PassProgress(quiet=cluster.quiet) as progress,
+            PassProgress(quiet=cluster.quiet, unit=unit_name(rows)) as progress,
             open_workers(cluster) as executor,
         ):
             result = assign_rows(
-                fitted, open_corpus(source), out, client=executor, memory_limit=cluster.memory_limit, observer=progress,
+                fitted, rows, out, client=executor, memory_limit=cluster.memory_limit, observer=progress,
                 overwrite=overwrite,
             )  # fmt: skip
         show(result, as_json)

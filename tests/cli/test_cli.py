@@ -42,7 +42,7 @@ def test_from_text_to_report(tmp_path, run, place):
     code, out, err = run("fit", tmp_path / "c", tmp_path / "m", "-k", 3, *local, "--json")
     assert code == 0
     assert json.loads(out)["n_states"] == 3
-    assert "moments: 400 rows in" in err
+    assert "moments: 400 documents in" in err
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["c", "m"]
     for name, kind in (("c", "corpus"), ("m", "model")):
         code, out, _ = run("info", tmp_path / name, "--json")
@@ -239,7 +239,7 @@ def test_a_fit_that_cannot_fit_into_memory_is_refused_before_it_begins(run, tmp_
     assert (code, out) == (2, "")
     assert "a task needs" in err
     assert "a worker of 100 MiB can use only 70" in err
-    assert "rows in" not in err
+    assert "documents in" not in err
     assert not any(tmp_path.iterdir())
 
 
@@ -251,8 +251,8 @@ def test_a_terminal_shows_a_bar_for_every_pass(run, tmp_path, place, monkeypatch
     assert code == 0
     for name in ("sketch", "power", "moments", "labels"):
         assert name in err
-    assert "rows/s" in err
-    assert "rows in" not in err
+    assert "documents/s" in err
+    assert "documents in" not in err
     assert "in this process" in err
     code, _, err = run("ingest", place / "train.tsv", tmp_path / "c", "--workers", "0")
     assert code == 0

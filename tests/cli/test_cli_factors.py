@@ -47,7 +47,7 @@ def fitted(views):
 
 def scanned(err):
     """How many passes of each name were reported, and how many of them were found committed."""
-    lines = [line for line in err.splitlines() if " rows in " in line]
+    lines = [line for line in err.splitlines() if " groups in " in line]
     return Counter(line.partition(":")[0] for line in lines), sum("found committed" in line for line in lines)
 
 

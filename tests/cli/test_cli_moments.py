@@ -76,7 +76,7 @@ def interrupted(run, monkeypatch):
 
 def passes(err):
     """Names of the passes that were reported, each with whether it was found committed."""
-    lines = [line for line in err.splitlines() if " rows in " in line]
+    lines = [line for line in err.splitlines() if " documents in " in line]
     return [(line.partition(":")[0], line.endswith("found committed")) for line in lines]
 
 
@@ -97,7 +97,7 @@ def test_interrupted_moments_go_on_and_have_the_same_bits(large, tmp_path, expec
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     seen = ""
-    while seen.count("moments: 40,000 rows in ") < 2:
+    while seen.count("moments: 40,000 documents in ") < 2:
         line = process.stderr.readline()
         assert line, seen
         seen += line
@@ -223,5 +223,5 @@ def test_what_is_wrong_is_said_before_anything_is_made(small, run, tmp_path, arg
     found = run("moments", *(each.format(**names) for each in arguments.split()), *local)
     assert found[:2] == (code, "")
     assert message in found[2]
-    assert "rows in" not in found[2]
+    assert "documents in" not in found[2]
     assert list(tmp_path.iterdir()) == []

@@ -102,7 +102,7 @@ def test_an_interrupted_fit_says_how_to_go_on_and_that_gives_the_same_bits(worke
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     seen = ""
-    while " rows in " not in seen:
+    while " documents in " not in seen:
         line = process.stderr.readline()
         assert line, seen
         seen += line

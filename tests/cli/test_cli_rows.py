@@ -40,8 +40,9 @@ def test_a_mixture_from_a_file_to_its_report(place, run, tmp_path):
     code, out, _ = run("plan", tmp_path / "c", "--model", "gaussian", "-k", 2, "--json")
     assert code == 0
     n_planned = json.loads(out)["n_scans"]
-    code, _, _ = run("fit", tmp_path / "c", tmp_path / "m", "--model", "gaussian", "-k", 2, *LOCAL, "--quiet")
+    code, _, err = run("fit", tmp_path / "c", tmp_path / "m", "--model", "gaussian", "-k", 2, *LOCAL)
     assert code == 0
+    assert re.search(r"^moments: 3,000 rows in \d+\.\d s, [\d,]+ rows/s$", err, re.MULTILINE)
     model = SphericalMixture.load(tmp_path / "m")
     assert len(model.timings_) == n_planned
     code, out, _ = run("transform", tmp_path / "m", tmp_path / "c", tmp_path / "out", *LOCAL, "--json")
@@ -102,7 +103,9 @@ def test_a_hidden_markov_model_of_tagged_texts(place, run, tmp_path):
     assert code == 0
     assert len(json.loads(out)["layers"]) == 2
     fit = ("--model", "hmm", "-k", 2, "--layer", "rows")
-    assert run("fit", tmp_path / "c", tmp_path / "m", *fit, *LOCAL, "--quiet")[0] == 0
+    code, _, err = run("fit", tmp_path / "c", tmp_path / "m", *fit, *LOCAL)
+    assert code == 0
+    assert re.search(r"^\w+: 400 units in \d+\.\d s, [\d,]+ units/s$", err, re.MULTILINE)
     model = HiddenMarkov.load(tmp_path / "m")
     new = tmp_path / "new.seq"
     new.write_text("a0 a1 a0 b3 b2 b1\nb0 b1 a2 a1\n")

@@ -39,7 +39,7 @@ def test_a_fit_from_a_store_gives_the_same_bits(url, run, place, tmp_path):
     code, out, err = run("fit", url, tmp_path / "m", *MODEL, "--workers", "0", "--json")
     assert code == 0
     assert json.loads(out)["n_states"] == 4
-    assert "moments: 1,500 rows in" in err
+    assert "moments: 1,500 documents in" in err
     assert scores(tmp_path / "m", place / "corpus") == scores(place / "model", place / "corpus")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m"]
 

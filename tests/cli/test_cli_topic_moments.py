@@ -169,7 +169,7 @@ def test_a_plan_lists_the_passes_of_the_model(place, run):
 
 def test_moments_and_search_have_the_passes_of_their_plans(place, run, tmp_path):
     def made(err):
-        return Counter(line.partition(":")[0] for line in err.splitlines() if " rows in " in line)
+        return Counter(line.partition(":")[0] for line in err.splitlines() if " documents in " in line)
 
     options = ("-k", 3, "--max-df", 1)
     plan = ("plan", place / "corpus", *options, "--json", "--model")

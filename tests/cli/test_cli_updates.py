@@ -131,7 +131,7 @@ def test_an_interrupted_update_resumes(place, run, tmp_path, monkeypatch):
     code, out, err = run("resume", tmp_path / "newer.run", "--workers", 0)
     assert code == 0, err
     assert "n_documents     90" in out
-    lines = [line for line in err.splitlines() if " rows in " in line]
+    lines = [line for line in err.splitlines() if " documents in " in line]
     assert lines
     assert all(line.endswith("found committed") for line in lines)
     assert [entry.name for entry in tmp_path.iterdir()] == ["newer"]
