@@ -144,6 +144,12 @@ def test_files_that_are_no_source_are_refused(tmp_path):
         ([tsv, tsv], "expected each file once, got it twice"),
         ([tsv, table], "expected files of one format, got csv after tsv"),
         ([tsv, tmp_path / "none.tsv"], "there is no such file"),
+        ([tsv, f"{tsv}\0"], "there is no such file"),
+        ([tsv, 7], "expected a path or a list of paths, got a list with 7"),
+        (None, "expected a path or a list of paths, got NoneType"),
+        (b"a.tsv", "expected a path or a list of paths, got bytes"),
+        # The next process would have another order.
+        ({str(tsv)}, "expected a path or a list of paths, got set"),
         (xmc, "expected one file with format xmc, as its columns have no names"),
     ]
     for source, message in cases:

@@ -6,7 +6,7 @@ import builtins
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,7 @@ def ingest(
     paths = _paths_of(source)
     like = named(like)
     name = _format_of_all(paths, format)
+    _refuse_repeated(paths)
     kind = FORMATS[name]
     path = paths[0]
     if label_source is not None and name not in ("xmc", "npz"):
@@ -205,19 +206,28 @@ def ingest(
 
 
 def _paths_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Return the files of a source; a UsageError if there is none, or one is given twice."""
+    """Return the files of a source; a UsageError if there is none, or something else is given."""
     if isinstance(source, str | os.PathLike):
         return [os.fspath(source)]
-    paths = [os.fspath(each) for each in source]
+    if isinstance(source, bytes | Set) or not isinstance(source, Iterable):
+        raise UsageError(f"source: expected a path or a list of paths, got {type(source).__name__}")
+    paths: list[str | os.PathLike[str]] = list(source)
     if not paths:
         raise UsageError("source: expected a file or several, got none")
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"source: expected a path or a list of paths, got a list with {path!r:.60}")
+    return [os.fspath(path) for path in paths]
+
+
+def _refuse_repeated(paths: list[str]) -> None:
+    """Raise a UsageError if one of several files is given twice."""
     known = set[str]()
     for path in paths:
         real = os.path.realpath(path)
         if real in known:
             raise UsageError(f"{path}: expected each file once, got it twice")
         known.add(real)
-    return paths
 
 
 def _format_of_all(paths: list[str], format: str | None) -> str:
