@@ -279,15 +279,20 @@ def destination(path: str | os.PathLike[str]) -> Path:
 def refuse_inside(target: Path) -> None:
     """Raise a UsageError if a path is inside a directory of distmom, and would be removed with it."""
     for folder in Path(os.path.realpath(target)).parents:
-        for name in _RECORDS:
-            try:
-                content = (folder / name).read_bytes()
-            except OSError:
-                continue
-            if found := _OWN_FORMAT.search(content):
-                raise UsageError(
-                    f"{target}: is inside {folder} ({found[1].decode()}); choose a location outside it"
-                )
+        if kind := kind_of_directory(folder):
+            raise UsageError(f"{target}: is inside {folder} ({kind}); choose a location outside it")
+
+
+def kind_of_directory(folder: Path) -> str | None:
+    """Return what distmom has written to a directory, such as ``"corpus"``; None if it is another directory."""
+    for name in _RECORDS:
+        try:
+            content = (folder / name).read_bytes()
+        except OSError:
+            continue
+        if found := _OWN_FORMAT.search(content):
+            return found[1].decode()
+    return None
 
 
 def restore_replaced(final: str | os.PathLike[str]) -> None:
