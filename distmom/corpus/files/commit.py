@@ -285,9 +285,10 @@ def refuse_inside(target: Path) -> None:
 
 def kind_of_directory(folder: Path) -> str | None:
     """Return what distmom has written to a directory, such as ``"corpus"``; None if it is another directory."""
-    for name in _RECORDS:
+    for path in (folder / name for name in _RECORDS):
         try:
-            content = (folder / name).read_bytes()
+            # A pipe would be waited for.
+            content = path.read_bytes() if path.is_file() else b""
         except OSError:
             continue
         if found := _OWN_FORMAT.search(content):

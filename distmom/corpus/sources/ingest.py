@@ -26,7 +26,7 @@ from distmom.corpus.stored.write_words import CorpusWriter
 from distmom.errors import InputError, UsageError
 
 #: incremented whenever the encoding of a source into parts changes
-ENCODING_VERSION = 5
+ENCODING_VERSION = 6
 
 
 def ingest(
