@@ -192,6 +192,28 @@ def test_an_interrupted_ingest_reuses_the_parts_of_all_files(tmp_path):
     assert corpus.digest == whole.digest
 
 
+@pytest.mark.parametrize("change", ["fewer", "more", "order", "content"])
+def test_an_interrupted_ingest_of_other_files_starts_again(tmp_path, change):
+    paths = files(tmp_path, "tsv", 60)
+    begun = paths[:-1] if change == "more" else paths
+    events = []
+
+    def interrupt(stage, done, total):
+        events.append(stage)
+        if len(events) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(begun, tmp_path / "c", shard_documents=100, progress=interrupt)
+    assert (tmp_path / "c.partial").exists()
+    if change == "content":
+        paths[0].write_text("z\tanother text of other words\n")
+    given = {"fewer": paths[1:], "order": paths[::-1]}.get(change, paths)
+    resumed = ingest(given, tmp_path / "c", shard_documents=100)
+    assert resumed.digest == ingest(given, tmp_path / "new", shard_documents=100).digest
+    assert not list(tmp_path.glob("c.*"))
+
+
 def test_files_are_open_one_at_a_time(tmp_path):
     paths, process, counts = files(tmp_path, "csv", 4), psutil.Process(), []
 

@@ -85,6 +85,13 @@ def test_texts_and_labels_may_be_of_any_type_that_holds_them(tmp_path):
         (texts.dictionary_encode(), pa.array(["3", None, "4"]).dictionary_encode()),
         (texts, pa.array([[3], [], [4]], pa.large_list(pa.int8()))),
         (texts.cast(pa.string_view()), pa.array(["3", None, "4"])),
+        (
+            texts.cast(pa.string_view()).dictionary_encode(),
+            pa.ListArray.from_arrays(
+                pa.array([0, 1, 1, 2], pa.int32()),
+                pa.array(["3", "4"], pa.string_view()).dictionary_encode(),
+            ),
+        ),
     ]):  # fmt: skip
         path = save(tmp_path / f"{number}.arrow", pa.table({"text": text, "label": labels}), "arrow")
         corpus = ingest(path, tmp_path / str(number), min_df=1)
@@ -199,3 +206,12 @@ def test_a_chunk_has_its_own_values_of_a_dictionary(tmp_path, kind):
     sizes = [len(chunk.other) for chunk in FORMATS[suffix(kind)].open(Spec(str(path))).chunks(10)]
     assert len(sizes) == 30
     assert max(sizes) < 40_000
+
+
+def test_joined_streams_are_refused(tmp_path):
+    path = save(tmp_path / "x.arrow", pa.Table.from_pylist(documents(9)), "stream", rows=4)
+    path.write_bytes(2 * path.read_bytes())
+    with pytest.raises(
+        InputError, match=r"x\.arrow: cannot be read as an Arrow IPC file: bytes follow the end"
+    ):
+        ingest(path, tmp_path / "c")

@@ -200,7 +200,7 @@ def ingest(
         settings,
         builtins.map if map is None else map,
         progress or (lambda stage, done, total: None),
-        sum(os.path.getsize(each) for each in paths),
+        sum(size for _, size, _ in before[: len(paths)]),
         check_unchanged,
     )
 

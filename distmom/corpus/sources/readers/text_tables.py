@@ -64,8 +64,14 @@ def _arrow_batches(stream: BinaryIO, columns: list[str], size: int) -> Iterable[
     reader = _open_arrow(stream, options)
     if hasattr(reader, "num_record_batches"):
         return map(reader.get_batch, range(reader.num_record_batches))
-    batches: Iterable[Any] = reader
-    return batches
+    return _to_the_end(reader, stream)
+
+
+def _to_the_end(reader: Iterable[Any], stream: BinaryIO) -> Iterator[Any]:
+    """Yield the batches of an IPC stream; a ValueError if another one follows, which pyarrow would leave out."""
+    yield from reader
+    if stream.read(1):
+        raise ValueError("bytes follow the end of the stream, as where files were joined to one")
 
 
 def _open_arrow(stream: BinaryIO, options: Any = None) -> Any:
@@ -204,25 +210,37 @@ def _cut(batches: Iterable[Any], size: int) -> Iterator[Any]:
 def _to_bytes(table: Any) -> bytes:
     """Return a table as an IPC stream; a pickle of a slice would have the buffers of the whole table."""
     pa = import_pyarrow()
-    # Else every slice would come with the whole dictionary.
-    table = table.cast(
-        pa.schema([(column.name, _without_dictionary(column.type)) for column in table.schema])
-    )
+    # Else every slice would come with the whole dictionary. One of views can only be changed in two steps.
+    for change in (_with_strings, _without_dictionary):
+        table = table.cast(
+            pa.schema([(column.name, _changed(column.type, change)) for column in table.schema])
+        )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def _without_dictionary(kind: Any) -> Any:
-    """Return the type of the same values, none of which is the number of a value in a dictionary."""
+def _changed(kind: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a type after a change to it, or to the type of the values of lists."""
     pa = import_pyarrow()
-    if pa.types.is_dictionary(kind):
-        return kind.value_type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lists = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return lists(kind.value_field.with_type(_without_dictionary(kind.value_type)))
+        return lists(kind.value_field.with_type(_changed(kind.value_type, change)))
+    return change(kind)
+
+
+def _with_strings(kind: Any) -> Any:
+    """Return a type of dictionaries of views with strings in their place; other types as they are."""
+    pa = import_pyarrow()
+    if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
+        return pa.dictionary(kind.index_type, pa.string())
     return kind
+
+
+def _without_dictionary(kind: Any) -> Any:
+    """Return the type of the values of a dictionary; other types as they are."""
+    return kind.value_type if import_pyarrow().types.is_dictionary(kind) else kind
 
 
 def encode_table(chunk: Chunk, spec: Spec, candidates: Sequence[str] = ()) -> Part:
