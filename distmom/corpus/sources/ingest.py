@@ -64,7 +64,8 @@ def ingest(
     ----------
     source : path-like or sequence of path-like
         A file, or several of one format, which are read in this order; ``.gz``, ``.xz``, ``.zst`` and ``.bz2`` are
-        decompressed while reading. Only formats that contain words by name may have several files.
+        decompressed while reading, but for Parquet and Arrow. Only formats that contain words by name may have
+        several files.
     destination : path-like
         Directory of the corpus. Until the corpus is complete, only ``<destination>.partial`` exists.
     format : str, optional
@@ -127,7 +128,8 @@ def ingest(
     InputError
         If the source is not valid in its declared format; nothing is left behind.
     UsageError
-        If arguments are invalid or contradict each other, or the destination exists or is being written to.
+        If arguments are invalid or contradict each other, or the destination exists, is inside a corpus, model,
+        run or output, or is being written to.
     """
     paths = _paths_of(source)
     like = named(like)
