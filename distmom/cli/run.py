@@ -278,7 +278,8 @@ def create(
         groups,
         is_new=True,
     )
-    refuse_inside(path)
+    if run is not None:
+        refuse_inside(path)
     remove_left(path)
     if begun.temporary and begun.is_finished() and _is_left(path):
         if _is_same(begun):

@@ -40,8 +40,11 @@ def test_a_destination_inside_is_refused(written, run, place, command, folder, k
     (written / "deep").symlink_to(written / "corpus" / "shards")
     before = tree(written)
     options = () if command.startswith(("copy", "report")) else LOCAL
-    code, _, err = run(*command.format(written=written, place=place).split(), *options)
-    assert (code, f"is inside {written / folder} ({kind}); choose a location outside it" in err) == (2, True)
+    words = command.format(written=written, place=place).split()
+    destination = [word for word in words if word.startswith(str(written))][-1]
+    code, _, err = run(*words, *options)
+    message = f"{destination}: is inside {written / folder} ({kind}); choose a location outside it"
+    assert (code, message in err) == (2, True)
     assert tree(written) == before
 
 
