@@ -11,6 +11,8 @@ from distmom.errors import InputError, UsageError
 def chosen_names(text: str, known: Sequence[str]) -> list[str]:
     """Return the names in a file if the text is its path, else the names separated by commas in the text.
 
+    They are spelt as those of the model, whose Unicode normal form may be another.
+
     Parameters
     ----------
     text : str
@@ -26,21 +28,27 @@ def chosen_names(text: str, known: Sequence[str]) -> list[str]:
     UsageError
         If one of the names separated by commas is unknown or occurs twice, or there are none.
     """
+    from distmom.corpus.names import NumberedNames
     from distmom.corpus.sources.readers.name_files import read_names
 
-    labels = set(known)
+    # In the order given.
+    found: dict[str, None] = {}
+    numbers = NumberedNames(known)
     if Path(text).is_file():
         names = read_names(text)
         for line, name in enumerate(names, 1):
-            if name not in labels:
+            if (number := numbers.find(name)) is None:
                 raise InputError.at(text, line, "label", "a label of the model", repr(name))
+            if known[number] in found:
+                raise InputError.at(text, line, "label", "each label once", f"{name!r} in two Unicode forms")
+            found[known[number]] = None
         if not names:
             raise InputError.at(text, None, "labels", "one name per line", "no name")
-        return names
-    names = [name.strip() for name in text.split(",")]
-    for i, name in enumerate(names):
-        if name not in labels:
+        return list(found)
+    for name in map(str.strip, text.split(",")):
+        if (number := numbers.find(name)) is None:
             raise UsageError(f"--only-labels: the model has no label {name!r}, and there is no file {text!r}")
-        if name in names[:i]:
+        if known[number] in found:
             raise UsageError(f"--only-labels: {name!r} is given twice")
-    return names
+        found[known[number]] = None
+    return list(found)

@@ -28,7 +28,7 @@ from distmom.cli.shared import (
     show,
 )
 from distmom.corpus import FORMATS, copy_corpus, ingest, ingest_rows, ingest_sentences
-from distmom.corpus.sources.readers.source import check_file
+from distmom.corpus.sources.formats import check_documents
 from distmom.corpus.sources.readers.text_tables import has_texts
 from distmom.corpus.sources.row_formats import ROW_FORMATS, detect_row_format
 from distmom.corpus.sources.tokenize import ANALYZERS
@@ -122,7 +122,7 @@ def ingest_command(
     found = format_ or detect_row_format(src[0])
     # Tables of texts and tables of numbers are in the same formats.
     if found in FORMATS and found in ROW_FORMATS:
-        check_file(src[0])
+        check_documents(src[0])
         if rows["columns"] is None and rows["group_column"] is None and has_texts(src[0], found, text_field):
             found = None
     refuse_others(context, format_=found)

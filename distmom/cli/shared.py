@@ -19,8 +19,7 @@ from distmom.cli.parameters import can
 from distmom.cli.terminal import say
 from distmom.corpus import AnyCorpus, Corpus, LayeredCorpus, ViewCorpus, ingest, open_corpus, open_words
 from distmom.corpus.files.storage import is_url
-from distmom.corpus.sources.formats import detect_format
-from distmom.corpus.sources.readers.source import check_file
+from distmom.corpus.sources.formats import check_documents, detect_format, refuse_parts
 from distmom.engine import Executor, is_small, open_executor
 from distmom.errors import UsageError
 from distmom.spectral.capabilities import Capability, require
@@ -121,7 +120,7 @@ def only_source(src: Sequence[str], reason: str) -> str:
 def check_source(src: Sequence[str], format_: str | None, zero_based: bool | None) -> None:
     """Refuse files that cannot be read with the given options, before a cluster is opened."""
     for path in src:
-        check_file(path)
+        check_documents(path)
     if (format_ or detect_format(src[0])) == "svmlight" and zero_based is None:
         raise UsageError(
             f"{src[0]}: svmlight files number words from 0 or from 1; give --zero-based or --one-based"
@@ -162,6 +161,7 @@ def open_source(
 ) -> Iterator[Corpus]:
     """Open a corpus, or read files into a temporary one, with the vocabulary of a fitted model or a corpus."""
     if len(src) == 1 and (is_url(src[0]) or Path(src[0]).is_dir()):
+        refuse_parts(src[0])
         yield open_words(src[0])
         return
     check_source(src, options["format_"], options["zero_based"])

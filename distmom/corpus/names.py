@@ -1,7 +1,8 @@
-"""Validation of column names."""
+"""Validation and comparison of column names."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,6 +56,30 @@ def number_lines(n: int) -> bytes:
         texts.append(lines.tobytes())
         first, power = power, 10 * power
     return b"".join(texts)
+
+
+def composed(name: str) -> str:
+    """Return a name in Unicode normal form C, in which names that look the same are equal."""
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
+class NumberedNames(dict[str, int]):
+    """The number of each name; a name that differs only in its Unicode normal form has the same number.
+
+    Parameters
+    ----------
+    names : sequence of str
+        If several have one normal form, each has its own number, and other forms have that of the first.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        for number, name in enumerate(names):
+            self.setdefault(composed(name), number)
+        self.update({name: number for number, name in enumerate(names)})
+
+    def find(self, name: str) -> int | None:
+        """Return the number of a name in any form; None if there is none."""
+        return self.get(name, self.get(composed(name)))
 
 
 def _are_good(names: Sequence[str]) -> bool:

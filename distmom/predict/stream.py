@@ -177,7 +177,8 @@ def predict_corpus(
         threshold = checked_threshold(threshold, model.threshold_)
     chosen, names = model.scorer_, model.label_names_
     if labels is not None:
-        chosen, names = of_labels(chosen, label_numbers(labels, names)), list(labels)
+        numbers = label_numbers(labels, names)
+        chosen, names = of_labels(chosen, numbers), [names[number] for number in numbers]
     field = "probability" if model.scorer_.has_probabilities else "score"
     n_unknown_words = check_words(corpus, model.vocabulary_)
     with put_in_place(out, "predictions", overwrite=overwrite) as place:

@@ -13,7 +13,7 @@ import numpy as np
 
 from distmom.corpus import Corpus, CorpusWriter, open_corpus, open_words
 from distmom.corpus.files.aside import make_aside, recover, remove_temporary
-from distmom.corpus.files.commit import destination, put_directory
+from distmom.corpus.files.commit import destination, put_directory, refuse_inside
 from distmom.corpus.files.npy import map_npy
 from distmom.corpus.files.records import RecordFormat, are_files, check_file, describe_files, from_record
 from distmom.corpus.files.space import space_explained
@@ -78,6 +78,7 @@ def synthesise(
         raise UsageError(
             f"first={first} and shard_documents={shard_documents} do not define a range of documents"
         )
+    refuse_inside(Path(path).absolute())
     truth = destination(f"{Path(path).absolute()}.truth")
     recover(truth)
     if truth.exists() and not overwrite:

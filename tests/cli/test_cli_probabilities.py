@@ -4,10 +4,13 @@ import csv
 import json
 import random
 import re
+import unicodedata
 
 import pytest
 
+from distmom.cli.chosen_names import chosen_names
 from distmom.cli.main import main
+from distmom.errors import InputError, UsageError
 from distmom.models import MultiLabelMoM
 
 LOCAL = ("--workers", "0", "--quiet")
@@ -158,3 +161,17 @@ def test_wrong_use_is_refused(place, run, arguments, message, monkeypatch):
     assert (code, out) == (2, "")
     assert message in err
     assert not (place / "out").exists()
+
+
+def test_chosen_labels_may_have_any_unicode_form(tmp_path):
+    known = ["Küste", "trees"]
+    other = unicodedata.normalize("NFD", known[0])
+    assert chosen_names(f"trees, {other}", known) == ["trees", "Küste"]
+    with pytest.raises(UsageError, match="is given twice"):
+        chosen_names(f"Küste,{other}", known)
+    path = tmp_path / "names.txt"
+    path.write_text(f"{other}\n", encoding="utf-8")
+    assert chosen_names(str(path), known) == ["Küste"]
+    path.write_text(f"{other}\nKüste\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"names\.txt:2: label: expected each label once"):
+        chosen_names(str(path), known)

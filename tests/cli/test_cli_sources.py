@@ -1,10 +1,14 @@
 """Sources on the command line: tables of texts, and several files."""
 
 import json
+import re
 from importlib import import_module
 
 import pytest
 from helpers import write
+
+from distmom.corpus import ingest
+from distmom.errors import UsageError
 
 LOCAL = ("--workers", "0", "--quiet")
 
@@ -83,3 +87,34 @@ def test_a_model_reads_new_documents_from_several_files(tmp_path, run, place):
     assert measured[0] == measured[1]
     code, _, err = run("predict", place / "model", place / "corpus", paths[0], tmp_path / "x", *LOCAL)
     assert (code, "corpus: is not a file but a directory: expected one file" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [
+        (["a.jsonl", "b.jsonl"], "*.jsonl"),
+        (["a.tsv.gz", "b.tsv.gz", "c.csv", "_SUCCESS.tsv", ".a.csv", ".b.csv"], "*.tsv.gz"),
+        (["part-0.snappy.parquet", "_SUCCESS"], "*.parquet"),
+        (["a.TXT"], "*.TXT"),
+    ],
+)
+def test_a_directory_of_parts_is_refused_with_a_pattern_of_its_files(tmp_path, run, place, names, pattern):
+    folder = tmp_path / "the parts"
+    folder.mkdir()
+    for name in names:
+        write(folder / name, "")
+    message = f"is not a file but a directory: expected its files, such as '{folder}/'{pattern}"
+    for command in (("ingest",), ("ingest", "--format", "parquet"), ("predict", place / "model")):
+        code, _, err = run(*command, folder, tmp_path / "new", *LOCAL)
+        assert (code, message in err) == (2, True)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        ingest([folder], tmp_path / "new")
+    assert not list(tmp_path.glob("new*"))
+
+
+def test_a_directory_without_documents_is_refused_without_a_pattern(tmp_path, run, place):
+    write(tmp_path / "a.npz", "")
+    # Both have files vocabulary.txt and labels.txt.
+    for folder in (tmp_path, place / "corpus", place / "model"):
+        code, _, err = run("ingest", folder, tmp_path / "new", *LOCAL)
+        assert (code, f"{folder}: is not a file but a directory: expected one file\n" in err) == (2, True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from distmom.corpus.files.arrays import create_array, decode_array, encode_group, files_below
-from distmom.corpus.files.npy import map_npy, read_npy_header
+from distmom.corpus.files.npy import map_npy, parse_npy, read_npy_header
 from distmom.corpus.files.records import (
     RecordFormat,
     are_files,
@@ -139,11 +139,12 @@ def test_names_cannot_lead_outside_the_directory(tmp_path):
     (root / "inside").write_text("own")
     os.symlink("inside", root / "link")
     os.symlink("../outside", root / "way-out")
+    os.symlink("..", root / "above")
     assert locate(root, "link") == root / "link"
     for key in ("", ".", "..", "../outside", "/etc/passwd", "a/../../outside", "a//b", "x\0y"):
         assert not is_below(key)
         assert not are_files({key: {"size": 1, "sha256": ""}})
-    for key in ("../outside", str(tmp_path / "outside"), "way-out"):
+    for key in ("../outside", str(tmp_path / "outside"), "way-out", "above/outside"):
         with pytest.raises(StoreError, match="got one outside"):
             locate(root, key)
     for wrong in ([], {"a": 3}, {"a": {"size": -1, "sha256": ""}}, {"a": {"size": True, "sha256": ""}}):
@@ -173,6 +174,8 @@ def test_headers_are_read_as_numpy_writes_them_and_in_no_other_way(tmp_path, arr
     assert mapped.flags.f_contiguous == array.flags.f_contiguous
     np.testing.assert_array_equal(mapped, np.load(path))
     content = path.read_bytes()
+    parsed = parse_npy(content, "a.npy")
+    assert (parsed.dtype, parsed.shape, parsed.tobytes()) == (array.dtype, array.shape, array.tobytes())
     header = len(content) - array.nbytes
     for wrong in all_flips(content[:header]):
         with suppress(StoreError):
@@ -183,6 +186,8 @@ def test_headers_are_read_as_numpy_writes_them_and_in_no_other_way(tmp_path, arr
         path.write_bytes(wrong)
         with pytest.raises(StoreError, match=r"a\.npy: "):
             map_npy(path)
+        with pytest.raises(StoreError, match=r"^a\.npy: "):
+            parse_npy(wrong, "a.npy")
 
 
 @pytest.mark.parametrize("array", [np.array([{}], object), np.array(["a"]), np.zeros(2, [("x", "f8")])])

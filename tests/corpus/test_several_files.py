@@ -144,6 +144,12 @@ def test_files_that_are_no_source_are_refused(tmp_path):
         ([tsv, tsv], "expected each file once, got it twice"),
         ([tsv, table], "expected files of one format, got csv after tsv"),
         ([tsv, tmp_path / "none.tsv"], "there is no such file"),
+        ([tsv, f"{tsv}\0"], "there is no such file"),
+        ([tsv, 7], "expected a path or a list of paths, got a list with 7"),
+        (None, "expected a path or a list of paths, got NoneType"),
+        (b"a.tsv", "expected a path or a list of paths, got bytes"),
+        # The next process would have another order.
+        ({str(tsv)}, "expected a path or a list of paths, got set"),
         (xmc, "expected one file with format xmc, as its columns have no names"),
     ]
     for source, message in cases:
@@ -184,6 +190,28 @@ def test_an_interrupted_ingest_reuses_the_parts_of_all_files(tmp_path):
     )  # fmt: skip
     assert encoded.count("encode_chunk") == len(paths) - 4
     assert corpus.digest == whole.digest
+
+
+@pytest.mark.parametrize("change", ["fewer", "more", "order", "content"])
+def test_an_interrupted_ingest_of_other_files_starts_again(tmp_path, change):
+    paths = files(tmp_path, "tsv", 60)
+    begun = paths[:-1] if change == "more" else paths
+    events = []
+
+    def interrupt(stage, done, total):
+        events.append(stage)
+        if len(events) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(begun, tmp_path / "c", shard_documents=100, progress=interrupt)
+    assert (tmp_path / "c.partial").exists()
+    if change == "content":
+        paths[0].write_text("z\tanother text of other words\n")
+    given = {"fewer": paths[1:], "order": paths[::-1]}.get(change, paths)
+    resumed = ingest(given, tmp_path / "c", shard_documents=100)
+    assert resumed.digest == ingest(given, tmp_path / "new", shard_documents=100).digest
+    assert not list(tmp_path.glob("c.*"))
 
 
 def test_files_are_open_one_at_a_time(tmp_path):

@@ -85,6 +85,13 @@ def test_texts_and_labels_may_be_of_any_type_that_holds_them(tmp_path):
         (texts.dictionary_encode(), pa.array(["3", None, "4"]).dictionary_encode()),
         (texts, pa.array([[3], [], [4]], pa.large_list(pa.int8()))),
         (texts.cast(pa.string_view()), pa.array(["3", None, "4"])),
+        (
+            texts.cast(pa.string_view()).dictionary_encode(),
+            pa.ListArray.from_arrays(
+                pa.array([0, 1, 1, 2], pa.int32()),
+                pa.array(["3", "4"], pa.string_view()).dictionary_encode(),
+            ),
+        ),
     ]):  # fmt: skip
         path = save(tmp_path / f"{number}.arrow", pa.table({"text": text, "label": labels}), "arrow")
         corpus = ingest(path, tmp_path / str(number), min_df=1)
@@ -154,3 +161,57 @@ def test_columns_that_may_contain_labels_are_reported(tmp_path, caplog):
     path = save(tmp_path / "x.parquet", pa.table({"text": ["one two"] * 2, "topic": ["a", "b"]}), "parquet")
     ingest(path, tmp_path / "c")
     assert "contains them (topic), use --labels-field" in caplog.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_of_labels_that_occurs_twice_is_refused(tmp_path, kind):
+    columns = [pa.array(["one two"] * 2), pa.array(["a", "b"]), pa.array(["c", "d"])]
+    path = save(tmp_path / f"x.{suffix(kind)}", pa.table(columns, names=["text", "label", "label"]), kind)
+    with pytest.raises(InputError, match="columns: expected one 'label' at most, got"):
+        ingest(path, tmp_path / "c")
+
+
+@pytest.mark.parametrize("name", ["x.parquet.gz", "x.arrow.zst"])
+def test_compressed_files_are_to_be_decompressed(tmp_path, name):
+    path = write(tmp_path / name, "not a table")
+    with pytest.raises(InputError, match=f"{name}: content: expected .*, got a compressed file: decompress"):
+        ingest(path, tmp_path / "c")
+
+
+def test_columns_of_numbers_are_not_taken_for_labels(tmp_path, caplog):
+    columns = {"text": ["one two"] * 2, "score": [0.5, 1.5], "tags": [["a"], ["b"]], "key": ["x", "y"]}
+    path = save(tmp_path / "x.parquet", pa.table(columns), "parquet")
+    ingest(path, tmp_path / "c", id_column="key")
+    assert "contains them (tags), use --labels-field" in caplog.text
+
+
+def test_a_row_group_is_read_piece_by_piece(tmp_path):
+    rng = np.random.default_rng(7)
+    table = pa.table({"labels": [["a"]] * 20_000, "text": [rng.bytes(250).hex() for _ in range(20_000)]})
+    path = save(tmp_path / "x.parquet", table, "parquet", rows=20_000)
+    source = FORMATS["parquet"].open(Spec(str(path)))
+    done = [source.bytes_done() for _ in source.chunks(500)]
+    assert path.stat().st_size > 8 << 20
+    assert done[0] < 4 << 20
+    assert done == sorted(done)
+    assert done[-1] == path.stat().st_size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chunk_has_its_own_values_of_a_dictionary(tmp_path, kind):
+    texts = pa.array([f"{i} " + "word " * 200 for i in range(300)]).dictionary_encode()
+    names = pa.array([f"{i} " + "label" * 200 for i in range(300)]).dictionary_encode()
+    labels = pa.ListArray.from_arrays(pa.array(range(301), pa.int32()), names)
+    path = save(tmp_path / f"x.{suffix(kind)}", pa.table({"text": texts, "labels": labels}), kind, rows=300)
+    sizes = [len(chunk.other) for chunk in FORMATS[suffix(kind)].open(Spec(str(path))).chunks(10)]
+    assert len(sizes) == 30
+    assert max(sizes) < 40_000
+
+
+def test_joined_streams_are_refused(tmp_path):
+    path = save(tmp_path / "x.arrow", pa.Table.from_pylist(documents(9)), "stream", rows=4)
+    path.write_bytes(2 * path.read_bytes())
+    with pytest.raises(
+        InputError, match=r"x\.arrow: cannot be read as an Arrow IPC file: bytes follow the end"
+    ):
+        ingest(path, tmp_path / "c")

@@ -156,7 +156,7 @@ def test_labels_that_scikit_learn_would_not_expect_are_reported(data, caplog):
     assert "new labels follow those of the first fit in classes_" in caplog.text
     names = np.array([" fish", "trees"])[numbers // 2]
     assert MultiLabelMoM(3, head="ridge").fit(texts, names).classes_.tolist() == ["fish", "trees"]
-    assert "white space around labels is removed, as in ' fish'" in caplog.text
+    assert "converted to Unicode normal form C, as in ' fish'" in caplog.text
 
 
 @pytest.mark.parametrize("form", ["names", "numbers"])

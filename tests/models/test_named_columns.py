@@ -218,4 +218,5 @@ def test_side_information_has_the_names_of_its_table(table):
     assert model.vocabulary_ == [*NAMES, "rich", "tall"]
     found = model.search(target="tall", force=True)
     assert found.gap == model.search(target=1, force=True).gap
-    assert GaussianSearch(2).fit(table.to_numpy(), side["rich"]).vocabulary_ == [*"012345", "side[0]"]
+    assert GaussianSearch(2).fit(table.to_numpy(), side["rich"]).vocabulary_ == [*"012345", "rich"]
+    assert GaussianSearch(2).fit(table.to_numpy(), side["rich"].to_numpy()).vocabulary_[-1] == "side[0]"

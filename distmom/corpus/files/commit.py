@@ -21,6 +21,13 @@ from distmom.errors import StoreError, UsageError
 TEMPORARY = ".tmp-"
 #: suffix of the name of a directory that is being replaced
 _REPLACED = ".replaced"
+#: records of the directories that distmom writes
+_RECORDS = tuple(
+    f"{name}.json"
+    for name in ("manifest", "model", "run", "job", "truth", "components", "factors", "predictions", "shares")
+)
+#: the entry of a record with its format; other software has files of these names too
+_OWN_FORMAT = re.compile(rb'^ "format": "distmom-([a-z]+)"', re.MULTILINE)
 #: errors of a directory that is renamed to a name that is taken
 _EXISTS = (errno.EEXIST, errno.ENOTEMPTY)
 
@@ -258,9 +265,35 @@ def destination(path: str | os.PathLike[str]) -> Path:
     """Return the target of a symbolic link, or the absolute path if the path is not a link.
 
     Output replaces the target; the link itself is kept.
+
+    Raises
+    ------
+    UsageError
+        If the path is inside a corpus, model, run or output.
     """
     target = Path(path).absolute()
+    refuse_inside(target)
     return Path(os.path.realpath(target)) if target.is_symlink() else target
+
+
+def refuse_inside(target: Path) -> None:
+    """Raise a UsageError if a path is inside a directory of distmom, and would be removed with it."""
+    for folder in Path(os.path.realpath(target)).parents:
+        if kind := kind_of_directory(folder):
+            raise UsageError(f"{target}: is inside {folder} ({kind}); choose a location outside it")
+
+
+def kind_of_directory(folder: Path) -> str | None:
+    """Return what distmom has written to a directory, such as ``"corpus"``; None if it is another directory."""
+    for path in (folder / name for name in _RECORDS):
+        try:
+            # A pipe would be waited for.
+            content = path.read_bytes() if path.is_file() else b""
+        except OSError:
+            continue
+        if found := _OWN_FORMAT.search(content):
+            return found[1].decode()
+    return None
 
 
 def restore_replaced(final: str | os.PathLike[str]) -> None:

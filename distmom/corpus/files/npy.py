@@ -7,6 +7,7 @@ declared size.
 
 from __future__ import annotations
 
+import io
 import lzma
 import math
 import mmap
@@ -106,6 +107,14 @@ def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
             return np.ndarray(header.shape, header.dtype, mapped, header.offset, order=header.order)
     except (OSError, ValueError, OverflowError) as error:
         raise StoreError(f"{path}: cannot be read: {error}") from error
+
+
+def parse_npy(content: bytes, place: str) -> np.ndarray:
+    """Return the array of an ``.npy`` file, read-only; StoreError unless it is one of numbers, of its size."""
+    header = read_npy_header(io.BytesIO(content), place)
+    if len(content) != header.n_bytes:
+        raise StoreError(f"{place}: cannot be read: expected {header.n_bytes} bytes, got {len(content)}")
+    return np.ndarray(header.shape, header.dtype, content, header.offset, order=header.order)
 
 
 class MappedFile(mmap.mmap):

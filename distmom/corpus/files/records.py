@@ -202,13 +202,23 @@ def is_below(key: str) -> bool:
 def locate(root: Path, key: str) -> Path:
     """Return the path of a file listed in a record; StoreError unless it is a file inside the directory."""
     path = root / key
-    if not is_below(key) or not path.resolve().is_relative_to(root.resolve()):
+    if not is_below(key) or (_has_link(root, key) and not path.resolve().is_relative_to(root.resolve())):
         raise StoreError(
             f"{root}: {key!r}: expected the name of a file in this directory, got one outside it"
         )
     if not path.is_file():
         raise StoreError(f"{path}: there is no such file")
     return path
+
+
+def _has_link(root: Path, key: str) -> bool:
+    """Whether a part of a path below a directory is a link; only then can the file be elsewhere."""
+    place = os.fspath(root)
+    for part in key.split("/"):
+        place = os.path.join(place, part)
+        if os.path.islink(place):
+            return True
+    return False
 
 
 def check_file(root: Path, key: str, entry: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from distmom.corpus.names import NumberedNames
 from distmom.corpus.sources.readers.part import Summary, Unlabelled, lookup
 from distmom.corpus.sources.readers.spec import Spec
 from distmom.corpus.sources.tokenize import choose_words, unspaced_phrase
@@ -201,7 +202,7 @@ def label_columns(
     In a source with named labels, the names are read as line numbers of the label file, from 0, if there is one
     and every label in the source is a whole number. The columns are those of ``like``, else those of the label
     file, else all names in sorted order; other labels that occur are appended and counted as
-    ``unknown_labels``.
+    ``unknown_labels``. Names are equal if their normal forms C are.
 
     Raises
     ------
@@ -241,15 +242,16 @@ def label_columns(
         occurring = np.unique(np.concatenate([*survey.label_columns, np.zeros(0, np.int64)]))
         alias = {column_names[i]: column_names[i] for i in occurring.tolist()}
     base = list(like.label_names if like is not None else label_names or ())
-    known = set(base)
-    rest = sorted(set(alias.values()) - known, key=_natural)
+    # Labels of the source are in normal form C; those of a model or a caller may not be.
+    columns: dict[str, int] = NumberedNames(base)
+    rest = sorted(set(alias.values()) - columns.keys(), key=_natural)
     if base and rest:
         survey.warnings["unknown_labels"] += len(rest)
         if spec.strict and like is None:
             path, line = survey.label_places.get(rest[0], (spec.path, None))
             raise InputError.at(path, line, "label", "a name of the label file", repr(rest[0]))
     names = base + rest
-    columns = {name: i for i, name in enumerate(names)}
+    columns |= {name: i for i, name in enumerate(rest, len(base))}
     if named:
         return Columns(len(names), names, {raw: columns[name] for raw, name in alias.items()})
     return Columns(len(names), names, {}, lookup(column_names, columns))

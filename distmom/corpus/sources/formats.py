@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from distmom.corpus.files.commit import kind_of_directory
+from distmom.corpus.files.storage import is_url
 from distmom.corpus.sources.readers.matrices import open_npz, open_uci
 from distmom.corpus.sources.readers.source import LineReader, Tally, bare_name, check_file
 from distmom.corpus.sources.readers.sparse import open_ldac, open_svmlight, open_xmc
@@ -106,6 +112,34 @@ def _format_of_text(path: str) -> str | None:
     return "lines" if is_text else None
 
 
+def check_documents(path: str) -> None:
+    """Raise a UsageError unless there is such a file of documents."""
+    refuse_parts(path)
+    check_file(path)
+
+
+def refuse_parts(path: str) -> None:
+    """Raise a UsageError that names the files, if a directory of files of documents is given in their place."""
+    if is_url(path) or not os.path.isdir(path) or kind_of_directory(Path(path)):
+        return
+    if pattern := _pattern_of_parts(path):
+        raise UsageError(f"{path}: is not a file but a directory: expected its files, such as {pattern}")
+
+
+def _pattern_of_parts(folder: str) -> str | None:
+    """Return a pattern for the files of documents in a directory, of the most frequent kind; None without any."""
+    endings = tuple(suffix for known in FORMATS.values() if known.names_words for suffix in known.suffixes)
+    found = Counter[str]()
+    for entry in os.scandir(folder):
+        name = bare_name(entry.name)
+        # Frameworks leave hidden files, and records such as _SUCCESS, beside the parts.
+        if entry.is_file() and not name.startswith((".", "_")) and name.endswith((*endings, ".txt")):
+            found[entry.name[name.rindex(".") :]] += 1
+    if not found:
+        return None
+    return f"{shlex.quote(os.path.join(folder, ''))}*{found.most_common(1)[0][0]}"
+
+
 def checked_format(path: str, format: str | None) -> str:
     """Check that a file and its format exist, and return the name of the format.
 
@@ -120,7 +154,7 @@ def checked_format(path: str, format: str | None) -> str:
     UsageError
         If there is no such file or format, or no format can be detected.
     """
-    check_file(path)
+    check_documents(path)
     name = detect_format(path) if format is None else format
     if name not in FORMATS:
         raise UsageError(f"format: expected one of {', '.join(FORMATS)}, got {name!r}")

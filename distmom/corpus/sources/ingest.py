@@ -6,7 +6,7 @@ import builtins
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from distmom.corpus.stored.write_words import CorpusWriter
 from distmom.errors import InputError, UsageError
 
 #: incremented whenever the encoding of a source into parts changes
-ENCODING_VERSION = 5
+ENCODING_VERSION = 6
 
 
 def ingest(
@@ -64,7 +64,8 @@ def ingest(
     ----------
     source : path-like or sequence of path-like
         A file, or several of one format, which are read in this order; ``.gz``, ``.xz``, ``.zst`` and ``.bz2`` are
-        decompressed while reading. Only formats that contain words by name may have several files.
+        decompressed while reading, but for Parquet and Arrow. Only formats that contain words by name may have
+        several files.
     destination : path-like
         Directory of the corpus. Until the corpus is complete, only ``<destination>.partial`` exists.
     format : str, optional
@@ -127,11 +128,13 @@ def ingest(
     InputError
         If the source is not valid in its declared format; nothing is left behind.
     UsageError
-        If arguments are invalid or contradict each other, or the destination exists or is being written to.
+        If arguments are invalid or contradict each other, or the destination exists, is inside a corpus, model,
+        run or output, or is being written to.
     """
     paths = _paths_of(source)
     like = named(like)
     name = _format_of_all(paths, format)
+    _refuse_repeated(paths)
     kind = FORMATS[name]
     path = paths[0]
     if label_source is not None and name not in ("xmc", "npz"):
@@ -199,25 +202,34 @@ def ingest(
         settings,
         builtins.map if map is None else map,
         progress or (lambda stage, done, total: None),
-        sum(os.path.getsize(each) for each in paths),
+        sum(size for _, size, _ in before[: len(paths)]),
         check_unchanged,
     )
 
 
 def _paths_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Return the files of a source; a UsageError if there is none, or one is given twice."""
+    """Return the files of a source; a UsageError if there is none, or something else is given."""
     if isinstance(source, str | os.PathLike):
         return [os.fspath(source)]
-    paths = [os.fspath(each) for each in source]
+    if isinstance(source, bytes | Set) or not isinstance(source, Iterable):
+        raise UsageError(f"source: expected a path or a list of paths, got {type(source).__name__}")
+    paths: list[str | os.PathLike[str]] = list(source)
     if not paths:
         raise UsageError("source: expected a file or several, got none")
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"source: expected a path or a list of paths, got a list with {path!r:.60}")
+    return [os.fspath(path) for path in paths]
+
+
+def _refuse_repeated(paths: list[str]) -> None:
+    """Raise a UsageError if one of several files is given twice."""
     known = set[str]()
     for path in paths:
         real = os.path.realpath(path)
         if real in known:
             raise UsageError(f"{path}: expected each file once, got it twice")
         known.add(real)
-    return paths
 
 
 def _format_of_all(paths: list[str], format: str | None) -> str:

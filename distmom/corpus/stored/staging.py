@@ -63,7 +63,8 @@ class StagedCorpus:
     Raises
     ------
     UsageError
-        If ``path`` is a URL, exists and may not be replaced, or is being written to by another process.
+        If ``path`` is a URL, exists and may not be replaced, is inside a corpus, model, run or output, or is being
+        written to by another process.
     """
 
     def __init__(self, path: Any, *, overwrite: bool = False, fingerprint: str = "") -> None:

@@ -12,6 +12,7 @@ from scipy.sparse import coo_array, issparse
 from sklearn.exceptions import DataConversionWarning
 
 from distmom.corpus.block import plain_values, refuse_masked, sparse_type
+from distmom.corpus.names import composed
 from distmom.corpus.sources.texts import as_label_lists, as_list, label_columns_of
 from distmom.errors import InputError, UsageError
 
@@ -116,7 +117,8 @@ def first_names(y: Any, form: str, classes: Sequence[Any] | None) -> list[str] |
     found = label_columns_of(lists)[1]
     if form == "names" and (changed := sorted({*map("".join, lists)} - {*found})):
         logger.warning(
-            "white space around labels is removed, as in %r: predictions are the labels without it",
+            "white space around labels is removed, and they are converted to Unicode normal form C, as in %r: "
+            "predictions are the labels that result",
             changed[0][:60],
         )  # fmt: skip
     return sorted({*names, *found}, key=int if form == "numbers" else None)
@@ -132,7 +134,7 @@ def _checked_classes(classes: Sequence[Any], are_numbers: bool) -> list[str]:
         listed = None
     if listed is None:
         raise UsageError(f"classes: expected a list of {expected} as in y, got {classes!r:.80}")
-    return [str(each) for each in listed]
+    return [composed(str(each)) for each in listed]
 
 
 def _check_indicators(matrix: coo_array) -> None:

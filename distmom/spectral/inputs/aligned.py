@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 from distmom.corpus import Block, Corpus, MemoryCorpus, ShardInfo
 from distmom.corpus.block import renumbered
+from distmom.corpus.names import NumberedNames
 from distmom.engine import StoredArray
 
 
@@ -45,17 +46,14 @@ class AlignedCorpus:
     def __init__(self, corpus: Corpus | MemoryCorpus, vocabulary: list[str], label_names: list[str]) -> None:
         self._corpus = corpus
         words = {word: i for i, word in enumerate(vocabulary)}
-        labels = {name: i for i, name in enumerate(label_names)}
         own_words, own_labels = list(corpus.vocabulary), list(corpus.label_names)
         self._words: np.ndarray | StoredArray = np.array(
             [words.get(word, -1) for word in own_words], np.int32
         )
-        unknown = [name for name in own_labels if name not in labels]
-        for name in unknown:
-            labels[name] = len(labels)
-        self._labels: np.ndarray | StoredArray = np.array([labels[name] for name in own_labels], np.int32)
+        labels, unknown = _numbers_of_labels(own_labels, label_names)
+        self._labels: np.ndarray | StoredArray = np.array(labels, np.int32)
         self.n_unknown_labels = len(unknown)
-        self.n_words, self.n_labels = len(vocabulary), len(labels)
+        self.n_words, self.n_labels = len(vocabulary), len(label_names) + len(unknown)
         self.vocabulary, self.label_names = vocabulary, [*label_names, *unknown]
         self.n_documents, self.shards = corpus.n_documents, corpus.shards
         key = hashlib.sha256(corpus.digest.encode())
@@ -97,6 +95,27 @@ def align(corpus: Corpus | MemoryCorpus, vocabulary: list[str], label_names: lis
     if same_words and list(corpus.label_names)[: len(label_names)] == label_names:
         return corpus
     return AlignedCorpus(corpus, vocabulary, label_names)
+
+
+def _numbers_of_labels(own: list[str], known: list[str]) -> tuple[list[int], list[str]]:
+    """Return the numbers of the labels of a corpus in a model, and those that the model does not know.
+
+    No two labels have one number, even if they differ only in their Unicode normal form.
+    """
+    numbers, unknown = NumberedNames(known), list[str]()
+    exact = {name: number for number, name in enumerate(known)}
+    taken = {exact[name] for name in own if name in exact}
+    found = []
+    for name in own:
+        number = exact.get(name)
+        if number is None and (number := numbers.find(name)) in taken:
+            number = None
+        if number is None:
+            number = len(known) + len(unknown)
+            unknown.append(name)
+        taken.add(number)
+        found.append(number)
+    return found, unknown
 
 
 def _loaded(numbers: np.ndarray | StoredArray) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from distmom.corpus.layers import Layer, rows_per_shard
 from distmom.corpus.rows import checked_rows_of_layer
 from distmom.corpus.sources.readers.arrays import Slice, slices_of
 from distmom.corpus.sources.readers.rows import RowSource, RowSpec
+from distmom.corpus.sources.readers.source import COMPRESSED
 from distmom.corpus.sources.readers.tables import position_of, used_columns
 from distmom.corpus.stored.write_layers import LayerShard
 from distmom.errors import InputError, UsageError
@@ -156,6 +158,8 @@ def import_pyarrow() -> Any:
 
 def unreadable(path: str, what: str, error: BaseException) -> InputError:
     """Return the error for a file that cannot be read as what its format says."""
+    if Path(path).suffix.lower() in COMPRESSED:
+        return InputError.at(path, None, "content", what, "a compressed file: decompress it first")
     return InputError(f"{path}: cannot be read as {what}: {error}")
 
 

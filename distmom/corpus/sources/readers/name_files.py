@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from distmom.corpus.names import composed
 from distmom.corpus.sources.readers.source import LineReader, Tally, decoded, split_lines
 from distmom.errors import InputError
 
@@ -39,7 +40,8 @@ def read_labels(path: str) -> tuple[list[str], list[str]]:
     Returns
     -------
     names : list of str
-        If a name occurs on several lines, its id is appended in parentheses.
+        In Unicode normal form C, as the labels of sources are. If a name occurs on several lines, its id is
+        appended in parentheses.
     ids : list of str
         Empty where a line has none.
 
@@ -50,7 +52,7 @@ def read_labels(path: str) -> tuple[list[str], list[str]]:
     """
     pairs = [line.partition("\t") if "\t" in line else ("", "", line) for line in _lines_of_names(path)]
     ids = [id.strip() for id, _, _ in pairs]
-    return _checked_names(path, [_single_spaced(name) for _, _, name in pairs], ids), ids
+    return _checked_names(path, [composed(_single_spaced(name)) for _, _, name in pairs], ids), ids
 
 
 def _lines_of_names(path: str, with_spaces: bool = False) -> list[str]:

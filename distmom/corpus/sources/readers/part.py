@@ -18,8 +18,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.corpus.block import csr_from_parts
-from distmom.corpus.files.npy import map_npy
-from distmom.corpus.files.records import RecordFormat, are_files, check_file, describe_files
+from distmom.corpus.files.npy import parse_npy
+from distmom.corpus.files.records import RecordFormat, are_files, describe_files, read_file
 from distmom.errors import StoreError
 
 PART = RecordFormat("distmom-part", 1, "remove it")
@@ -234,8 +234,9 @@ def _read(
         raise StoreError(f"{path}/part.json: an entry is missing or of the wrong type")
     arrays = {}
     for name in (*names, *(name for name in optional if f"{name}.npy" in record["files"])):
-        check_file(path, f"{name}.npy", record["files"].get(f"{name}.npy", {"size": 0, "sha256": ""}))
-        arrays[name] = np.array(map_npy(path / f"{name}.npy"))
+        file = f"{name}.npy"
+        content = read_file(path, file, record["files"].get(file, {"size": 0, "sha256": ""}))
+        arrays[name] = parse_npy(content, f"{path}/{file}")
     head = {name: record[name] for name in _HEAD}
     head["warnings"] = Counter(head["warnings"])
     if head["unlabelled"] is not None:

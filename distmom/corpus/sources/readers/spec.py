@@ -66,7 +66,7 @@ class Source:
     chunks : callable
         Receives a number of documents and yields the chunks in order; also checks the end of the source.
     encode : callable
-        A module-level function that converts a chunk to a part.
+        Converts a chunk to a part; can be pickled.
     tally : Tally
         Repairs made while reading lines.
     bytes_done : callable

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus.names import is_id, is_plain
+from distmom.corpus.names import composed, is_id, is_plain
 from distmom.corpus.sources.readers.part import Numbering, Part, Unlabelled, gather
 from distmom.corpus.sources.readers.source import (
     MAX_LINE_BYTES,
@@ -363,9 +363,13 @@ def encode_words(documents: Any, tally: Tally, labels: list[list[str]], lines: S
 
 
 def name_labels(part: Part, tally: Tally, labels: list[list[str]], lines: Sequence[int]) -> Part:
-    """Add labels given by name to a part."""
+    """Add labels given by name to a part; names are converted to Unicode normal form C, as words are."""
     numbering = Numbering()
     flat = [numbering[name] for names in labels for name in names]
+    if any(name != composed(name) for name in numbering):
+        labels = [list(map(composed, names)) for names in labels]
+        numbering = Numbering()
+        flat = [numbering[name] for names in labels for name in names]
     if any(name[:1].isspace() or name[-1:].isspace() for name in numbering):
         for i, names in enumerate(labels):
             stripped = [name.strip() for name in names]

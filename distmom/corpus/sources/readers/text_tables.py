@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,9 @@ from distmom.corpus.sources.readers.source import Chunk, Tally, open_source
 from distmom.corpus.sources.readers.spec import Source, Spec
 from distmom.corpus.sources.readers.text import encode_entries, entry_text, label_fields
 from distmom.errors import InputError
+
+#: bytes of each column of a Parquet file that are read at once
+_BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,10 @@ def _parquet_schema(stream: BinaryIO) -> Any:
 
 
 def _parquet_batches(stream: BinaryIO, columns: list[str], size: int) -> Iterable[Any]:
+    # By default, whole columns of a row group are read at once and kept until the end of the file.
+    file = import_pyarrow().parquet.ParquetFile(stream, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     # Threads would read ahead, in any order.
-    batches: Iterable[Any] = (
-        import_pyarrow().parquet.ParquetFile(stream).iter_batches(size, columns=columns, use_threads=False)
-    )
+    batches: Iterable[Any] = file.iter_batches(size, columns=columns, use_threads=False)
     return batches
 
 
@@ -61,8 +64,14 @@ def _arrow_batches(stream: BinaryIO, columns: list[str], size: int) -> Iterable[
     reader = _open_arrow(stream, options)
     if hasattr(reader, "num_record_batches"):
         return map(reader.get_batch, range(reader.num_record_batches))
-    batches: Iterable[Any] = reader
-    return batches
+    return _to_the_end(reader, stream)
+
+
+def _to_the_end(reader: Iterable[Any], stream: BinaryIO) -> Iterator[Any]:
+    """Yield the batches of an IPC stream; a ValueError if another one follows, which pyarrow would leave out."""
+    yield from reader
+    if stream.read(1):
+        raise ValueError("bytes follow the end of the stream, as where files were joined to one")
 
 
 def _open_arrow(stream: BinaryIO, options: Any = None) -> Any:
@@ -105,12 +114,21 @@ def has_texts(path: str, format: str, text_field: str) -> bool:
     if text_field != Spec.text_field:
         return True
     found = dict(_columns_of(path, _KINDS[format])).get(text_field)
+    return found is not None and _is_text(found)
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a type is that of texts, which may be stored as numbers of the texts in a dictionary."""
     types = import_pyarrow().types
-    if found is not None and types.is_dictionary(found):
-        found = found.value_type
-    return found is not None and bool(
-        types.is_string(found) or types.is_large_string(found) or types.is_string_view(found)
-    )
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    """Whether a type is that of lists, of fixed or any length."""
+    types = import_pyarrow().types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _columns_of(path: str, kind: _Kind) -> list[tuple[str, Any]]:
@@ -129,15 +147,22 @@ def _explained(path: str, what: str) -> Iterator[None]:
 
 
 def _open(spec: Spec, kind: _Kind) -> Source:
-    header = tuple(name for name, _ in _columns_of(spec.path, kind))
+    types = _columns_of(spec.path, kind)
+    header = tuple(name for name, _ in types)
     wanted = {"--text-field": spec.text_field, "--id-column": spec.id_field}
     if spec.labels_field != Spec.labels_field:
         wanted["--labels-field"] = spec.labels_field
     for option, name in wanted.items():
         if name is not None and header.count(name) != 1:
             raise InputError.at(spec.path, None, "columns", f"one {name!r} ({option})", repr(header)[:200])
+    for name in label_fields(spec):
+        if header.count(name) > 1:
+            raise InputError.at(spec.path, None, "columns", f"one {name!r} at most", repr(header)[:200])
     used = (spec.text_field, *label_fields(spec), spec.id_field)
     columns = [name for name in header if name in used]
+    candidates = sorted(
+        name for name, type in types if name not in used and (_is_text(type) or _is_list(type))
+    )
     n_bytes = 0
 
     def chunks(size: int) -> Iterator[Chunk]:
@@ -149,15 +174,19 @@ def _open(spec: Spec, kind: _Kind) -> Source:
                 table = next(tables, None)
             while table is not None:
                 with _explained(spec.path, kind.name):
-                    following = next(tables, None)
-                # What follows the last batch is not read.
-                n_bytes = os.path.getsize(spec.path) if following is None else stream.tell()
-                yield Chunk(first + 1, b"", first, table.num_rows, _to_bytes(table))
+                    following, content = next(tables, None), _to_bytes(table)
+                # What follows the last batch is not read, and the columns of a row group are read by turns.
+                n_bytes = os.path.getsize(spec.path) if following is None else max(n_bytes, stream.tell())
+                yield Chunk(first + 1, b"", first, table.num_rows, content)
                 first += table.num_rows
                 table = following
 
     return Source(
-        replace(spec, header=header), chunks, encode_table, Tally(spec.path, spec.strict), lambda: n_bytes
+        replace(spec, header=header),
+        chunks,
+        partial(encode_table, candidates=candidates),
+        Tally(spec.path, spec.strict),
+        lambda: n_bytes,
     )
 
 
@@ -181,14 +210,44 @@ def _cut(batches: Iterable[Any], size: int) -> Iterator[Any]:
 def _to_bytes(table: Any) -> bytes:
     """Return a table as an IPC stream; a pickle of a slice would have the buffers of the whole table."""
     pa = import_pyarrow()
+    # Else every slice would come with the whole dictionary. One of views can only be changed in two steps.
+    for change in (_with_strings, _without_dictionary):
+        table = table.cast(
+            pa.schema([(column.name, _changed(column.type, change)) for column in table.schema])
+        )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def encode_table(chunk: Chunk, spec: Spec) -> Part:
-    """Encode rows of a table; their numbers, from 1, take the place of line numbers in messages."""
+def _changed(kind: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a type after a change to it, or to the type of the values of lists."""
+    pa = import_pyarrow()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lists = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return lists(kind.value_field.with_type(_changed(kind.value_type, change)))
+    return change(kind)
+
+
+def _with_strings(kind: Any) -> Any:
+    """Return a type of dictionaries of views with strings in their place; other types as they are."""
+    pa = import_pyarrow()
+    if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
+        return pa.dictionary(kind.index_type, pa.string())
+    return kind
+
+
+def _without_dictionary(kind: Any) -> Any:
+    """Return the type of the values of a dictionary; other types as they are."""
+    return kind.value_type if import_pyarrow().types.is_dictionary(kind) else kind
+
+
+def encode_table(chunk: Chunk, spec: Spec, candidates: Sequence[str] = ()) -> Part:
+    """Encode rows of a table; their numbers, from 1, take the place of line numbers in messages.
+
+    ``candidates`` are the other columns that may contain labels.
+    """
     tally = Tally(spec.path, spec.strict)
     with _explained(spec.path, "a table"):
         entries = import_pyarrow().ipc.open_stream(chunk.other).read_all().to_pylist()
@@ -197,6 +256,5 @@ def encode_table(chunk: Chunk, spec: Spec) -> Part:
     part = encode_entries(spec, tally, chunk, texts)
     if part.unlabelled is not None:
         # The other columns have not been read.
-        others = [name for name in sorted(spec.header) if name not in (spec.text_field, spec.id_field)]
-        part.unlabelled = Unlabelled(spec.path, chunk.first_line, sorted(spec.header), others)
+        part.unlabelled = Unlabelled(spec.path, chunk.first_line, sorted(spec.header), list(candidates))
     return part

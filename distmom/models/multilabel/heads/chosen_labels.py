@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from distmom.corpus.names import NumberedNames
 from distmom.errors import UsageError
 from distmom.models.multilabel.heads.scorer import Scorer
 
@@ -22,7 +23,7 @@ def label_numbers(names: Sequence[str], known: Sequence[str]) -> np.ndarray:
     Parameters
     ----------
     names : sequence of str
-        At least one; without repetition.
+        At least one; without repetition. Any Unicode normal form finds a label.
     known : sequence of str
         Names of all labels.
 
@@ -35,15 +36,16 @@ def label_numbers(names: Sequence[str], known: Sequence[str]) -> np.ndarray:
         raise UsageError(f"labels: expected a list of names of labels, got {names!r}")
     if not len(names):
         raise UsageError("labels: expected at least one name of a label, got none")
-    numbers = {name: i for i, name in enumerate(known)}
-    met: set[str] = set()
+    numbers = NumberedNames(known)
+    # In the order given.
+    found: dict[int, None] = {}
     for name in names:
-        if name not in numbers:
+        if (number := numbers.find(name)) is None:
             raise UsageError(f"labels: the model has no label {name!r}")
-        if name in met:
+        if number in found:
             raise UsageError(f"labels: {name!r} is given twice")
-        met.add(name)
-    return np.array([numbers[name] for name in names], np.int32)
+        found[number] = None
+    return np.array(list(found), np.int32)
 
 
 def of_labels(scorer: Scorer, labels: np.ndarray) -> Scorer:
