@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from distmom.cli.exits import exit_code
-from distmom.cli.terminal import plain
+from distmom.cli.terminal import plain, say
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,6 +24,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with _interruptible():
             return exit_code(partial(_run, arguments))
+    except KeyboardInterrupt:
+        # It came in the instant before errors of the command are caught, or after it.
+        say("interrupted", err=True)
+        return 130
     finally:
         logger.removeHandler(handler)
 

@@ -158,6 +158,15 @@ def test_an_interrupt_in_the_first_moment_is_one_word():
     assert process.returncode == 130
 
 
+def test_an_interrupt_around_a_command_is_one_word(monkeypatch, capsys):
+    def interrupted(command):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("distmom.cli.main.exit_code", interrupted)
+    assert main(["info", "nothing"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_a_scheduler_and_workers_started_elsewhere_give_the_same_bits(place, tmp_path):
