@@ -26,7 +26,10 @@ def elsewhere(**changes):
 
 
 def write(path, holder):
-    path.write_text(json.dumps(asdict(holder)))
+    # At once: a file that is empty for an instant would have a holder without a name.
+    written = path.with_name("written")
+    written.write_text(json.dumps(asdict(holder)))
+    written.replace(path)
 
 
 def test_a_live_process_is_named(tmp_path):
