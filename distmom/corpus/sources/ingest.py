@@ -6,14 +6,15 @@ import builtins
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from distmom.corpus.names import check_names
 from distmom.corpus.sources.columns import Named, named
-from distmom.corpus.sources.formats import FORMATS, WITH_FIELDS, checked_format
+from distmom.corpus.sources.files import SourceFiles, described, format_of_all, paths_of
+from distmom.corpus.sources.formats import FORMATS, WITH_FIELDS
 from distmom.corpus.sources.pipeline import Job, Map, Progress
 from distmom.corpus.sources.readers.documents import open_documents
 from distmom.corpus.sources.readers.name_files import read_labels, read_names
@@ -23,7 +24,7 @@ from distmom.corpus.sources.readers.text import check_fields
 from distmom.corpus.sources.tokenize import ENGLISH_STOP_WORDS, Tokenizer, warn_of_lost_words
 from distmom.corpus.stored.words import Corpus
 from distmom.corpus.stored.write_words import CorpusWriter
-from distmom.errors import InputError, UsageError
+from distmom.errors import UsageError
 
 #: incremented whenever the encoding of a source into parts changes
 ENCODING_VERSION = 6
@@ -131,27 +132,15 @@ def ingest(
         If arguments are invalid or contradict each other, or the destination exists, is inside a corpus, model,
         run or output, or is being written to.
     """
-    paths = _paths_of(source)
+    paths = paths_of(source)
     like = named(like)
-    name = _format_of_all(paths, format)
-    _refuse_repeated(paths)
+    name = format_of_all(paths, format)
+    _check_options(name, label_source, id_column, shard_documents)
     kind = FORMATS[name]
-    path = paths[0]
-    if label_source is not None and name not in ("xmc", "npz"):
-        raise UsageError(
-            f"label_source: expected none with format {name}, as only xmc and npz have a file of labels"
-        )
     if like is not None and vocabulary is not None and kind.names_words:
         raise UsageError("vocabulary: cannot be combined with `like`, which provides the vocabulary")
-    if id_column is not None and name not in WITH_FIELDS:
-        raise UsageError(
-            f"id_column: expected none with format {name}, as only {', '.join(WITH_FIELDS[:-1])} and "
-            f"{WITH_FIELDS[-1]} have fields with names"
-        )
-    if shard_documents < 1:
-        raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
     if name == "uci" and vocabulary is None:
-        vocabulary = _vocabulary_beside(path)
+        vocabulary = _vocabulary_beside(paths[0])
     tokenizer = tokenizer_of(like) or Tokenizer(
         min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern,
         ngram_min, analyzer,
@@ -161,7 +150,7 @@ def ingest(
         warn_of_lost_words(tokenizer, words or ())
     label_names, label_ids = (None, []) if labels is None else read_labels(os.fspath(labels))
     spec = Spec(
-        path=path,
+        path=paths[0],
         label_path=None if label_source is None else os.fspath(label_source),
         strict=strict,
         tokenizer=tokenizer,
@@ -177,71 +166,40 @@ def ingest(
     settings = _settings(name, spec, shard_documents)
     if len(paths) > 1:
         settings |= {"n_files": len(paths)}
-    files = paths + [os.fspath(each) for each in (label_source,) if each is not None]
-    before = _state_of(files)
+    files = SourceFiles(paths if label_source is None else [*paths, label_source])
     fingerprint = _fingerprint(
-        [before, settings, words, label_names]
+        [files.state, settings, words, label_names]
         + ([list(like.vocabulary), list(like.label_names)] if like is not None else [])
     )
-
-    def check_unchanged() -> None:
-        for file, now, earlier in zip(files, _state_of(files), before, strict=True):
-            if now != earlier:
-                raise InputError.at(
-                    file, None, "source", "a file that does not change during ingest", "a file that changed"
-                )
-
-    others = len(paths) - 1
     job = Job(
-        [replace(spec, path=each) for each in paths], kind.open,
-        path if not others else f"{path} and {others} other file{'s' if others > 1 else ''}",
-        shard_documents, words, label_names, like, kind.names_words, kind.names_labels, label_ids,
+        [replace(spec, path=each) for each in paths], kind.open, described(paths), shard_documents, words,
+        label_names, like, kind.names_words, kind.names_labels, label_ids,
     )  # fmt: skip
     return job.run(
         CorpusWriter(destination, overwrite=overwrite, fingerprint=fingerprint),
         settings,
         builtins.map if map is None else map,
         progress or (lambda stage, done, total: None),
-        sum(size for _, size, _ in before[: len(paths)]),
-        check_unchanged,
+        SourceFiles(paths).n_bytes,
+        files.check_unchanged,
     )
 
 
-def _paths_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Return the files of a source; a UsageError if there is none, or something else is given."""
-    if isinstance(source, str | os.PathLike):
-        return [os.fspath(source)]
-    if isinstance(source, bytes | Set) or not isinstance(source, Iterable):
-        raise UsageError(f"source: expected a path or a list of paths, got {type(source).__name__}")
-    paths: list[str | os.PathLike[str]] = list(source)
-    if not paths:
-        raise UsageError("source: expected a file or several, got none")
-    for path in paths:
-        if not isinstance(path, str | os.PathLike):
-            raise UsageError(f"source: expected a path or a list of paths, got a list with {path!r:.60}")
-    return [os.fspath(path) for path in paths]
-
-
-def _refuse_repeated(paths: list[str]) -> None:
-    """Raise a UsageError if one of several files is given twice."""
-    known = set[str]()
-    for path in paths:
-        real = os.path.realpath(path)
-        if real in known:
-            raise UsageError(f"{path}: expected each file once, got it twice")
-        known.add(real)
-
-
-def _format_of_all(paths: list[str], format: str | None) -> str:
-    """Return the format of the files of a source; a UsageError if they differ, or it is for one file only."""
-    name = checked_format(paths[0], format)
-    for path in paths[1:]:
-        if not FORMATS[name].names_words:
-            raise UsageError(f"{path}: expected one file with format {name}, as its columns have no names")
-        own = checked_format(path, format)
-        if own != name:
-            raise UsageError(f"{path}: expected files of one format, got {own} after {name} ({paths[0]})")
-    return name
+def _check_options(
+    name: str, label_source: str | os.PathLike[str] | None, id_column: str | None, shard_documents: int
+) -> None:
+    """Raise a UsageError if an option is invalid, or not for sources of this format."""
+    if label_source is not None and name not in ("xmc", "npz"):
+        raise UsageError(
+            f"label_source: expected none with format {name}, as only xmc and npz have a file of labels"
+        )
+    if id_column is not None and name not in WITH_FIELDS:
+        raise UsageError(
+            f"id_column: expected none with format {name}, as only {', '.join(WITH_FIELDS[:-1])} and "
+            f"{WITH_FIELDS[-1]} have fields with names"
+        )
+    if shard_documents < 1:
+        raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
 
 
 def _settings(name: str, spec: Spec, shard_documents: int) -> dict[str, Any]:
@@ -360,17 +318,6 @@ def _vocabulary_beside(path: str) -> str | None:
     wanted = f"vocab.{name.removeprefix('docword.')}"
     found = [str(entry) for entry in sorted(folder.iterdir()) if bare_name(str(entry)) == wanted]
     return found[0] if len(found) == 1 else None
-
-
-def _state_of(files: Sequence[str]) -> list[list[Any]]:
-    states = []
-    for path in files:
-        try:
-            found = os.stat(path)
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be opened: {error.strerror or error}") from error
-        states.append([os.path.abspath(path), found.st_size, found.st_mtime_ns])
-    return states
 
 
 def _fingerprint(values: Any) -> str:

@@ -18,6 +18,7 @@ from distmom.corpus.names import check_names
 from distmom.corpus.open import open_layers
 from distmom.corpus.rows import as_array
 from distmom.corpus.sources.columns import named
+from distmom.corpus.sources.files import SourceFiles
 from distmom.corpus.sources.formats import detect_format
 from distmom.corpus.sources.ingest import stop_word_list
 from distmom.corpus.sources.pipeline import Map, Progress
@@ -157,7 +158,10 @@ def ingest_rows(
     settings: dict[str, Any] = {"format": name, "source": os.path.basename(path.rstrip("/"))}
     settings |= {"min_count": spec.min_count, "rare_suffix": spec.rare_suffix} if options == OF_TEXTS else {}
     run_map = builtins.map if map is None else map
-    fingerprint = _fingerprint([state_of(path), state_of(lengths), _plain(spec)]) if is_path else ""
+    files = SourceFiles(
+        [each for each in (path, lengths) if isinstance(each, str | os.PathLike)] if is_path else []
+    )
+    fingerprint = _fingerprint([files.state, _plain(spec)]) if is_path else ""
     writer = LayerWriter(destination, overwrite=overwrite, fingerprint=fingerprint)
     return write_rows(
         writer,
@@ -165,7 +169,7 @@ def ingest_rows(
         settings,
         run_map,
         progress or (lambda stage, done, total: None),
-        lambda: [state_of(path), state_of(lengths)] if is_path else None,
+        files,
     )
 
 
@@ -233,8 +237,9 @@ def ingest_sentences(
         warn_of_lost_words(tokenizer, ())
     words = None if like is None else tuple(named(like).vocabulary)
     spec = SentenceSpec(path, tokenizer, text_field, words, shard_documents, strict)
+    files = SourceFiles([path])
     fingerprint = _fingerprint(
-        [state_of(path), tokenizer.settings(), text_field, words and list(words), shard_documents]
+        [files.state, tokenizer.settings(), text_field, words and list(words), shard_documents]
     )
     run_map = builtins.map if map is None else map
     return write_rows(
@@ -243,7 +248,7 @@ def ingest_sentences(
         {"format": "sentences of texts", "source": os.path.basename(path), "tokenizer": tokenizer.settings()},
         run_map,
         progress or (lambda stage, done, total: None),
-        lambda: state_of(path),
+        files,
     )
 
 
@@ -253,7 +258,7 @@ def write_rows(
     settings: dict[str, Any],
     run_map: Map,
     progress: Progress,
-    state: Callable[[], Any] = lambda: None,
+    files: SourceFiles | None = None,
 ) -> LayeredCorpus:
     """Write all shards of a source and commit the corpus.
 
@@ -267,13 +272,12 @@ def write_rows(
         Settings to store in the manifest.
     run_map, progress
         See `ingest_rows`.
-    state : callable
-        Returns a value that identifies the content of the source, which must not change during ingest.
+    files : SourceFiles, optional
+        Files of the source, which must not change during ingest; none by default.
     """
     with writer:
         if writer.is_finished:
             return open_layers(writer.path)
-        before = state()
         source = open_source()
         done = 0
         layers: tuple[Layer, ...] = ()
@@ -283,10 +287,8 @@ def write_rows(
             layers = _widest(layers, result)
             done += result.entry["n_rows"]
             progress("write", done, source.n_rows)
-        if state() != before:
-            raise InputError(
-                f"{settings.get('source')}: expected a source that does not change during ingest"
-            )
+        if files is not None:
+            files.check_unchanged()
         if not done:
             raise InputError.at(
                 str(settings.get("source", "source")), None, "rows", "at least one row", "none"
@@ -320,19 +322,6 @@ def _widest(layers: tuple[Layer, ...], result: LayerResult) -> tuple[Layer, ...]
     return tuple(
         replace(old, width=max(old.width, new.width)) for old, new in zip(layers, result.layers, strict=True)
     )
-
-
-def state_of(path: Any) -> Any:
-    """Return path, size and modification time of a file, or of all files of a directory; None for no path."""
-    if not isinstance(path, str | os.PathLike):
-        return None
-    files = [os.fspath(path)]
-    if os.path.isdir(files[0]):
-        files = sorted(os.path.join(folder, name) for folder, _, some in os.walk(files[0]) for name in some)
-    try:
-        return [[os.path.abspath(f), (seen := os.stat(f)).st_size, seen.st_mtime_ns] for f in files]
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be opened: {error.strerror or error}") from error
 
 
 def _plain(spec: RowSpec) -> dict[str, Any]:
