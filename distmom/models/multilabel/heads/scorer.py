@@ -163,6 +163,8 @@ class Scorer(Heads):
     @one_blas_thread()
     def top(self, block: Block, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best labels of documents and their scores, (n, k) each; ties by smaller label."""
+        if not k:
+            return np.zeros((block.n_documents, 0), np.int32), np.zeros((block.n_documents, 0), np.float32)
         if self.ranks_alone:
             labels, values, _ = self.blend.top(self, self.query(block), k)
             return labels, values
