@@ -19,6 +19,7 @@ from distmom.models.multilabel.blend import choose_sum, weighted_sum
 from distmom.models.multilabel.blend.objective import Objective
 from distmom.models.multilabel.blend.weighted_sum import SumWeights
 from distmom.models.multilabel.classifiers import gate
+from distmom.models.multilabel.classifiers.descent import own_seed
 from distmom.models.multilabel.classifiers.gate import hardest_labels
 from distmom.models.multilabel.classifiers.gate_solver import COST, gate_documents, gate_weights, n_drawn
 from distmom.models.multilabel.heads import blends, candidates
@@ -146,6 +147,26 @@ def test_the_best_labels_are_found_from_few_factors(many, always, monkeypatch, f
     factors = np.ones((block.n_documents, 60), np.float32)
     gate.multiply(query, factors)
     assert_allclose(gate.scores_at(query, places)[:, [0, 1, 3]], factors[:, [7, 0, 3]], rtol=1e-6)
+
+
+def test_no_label_is_wanted(many, always):
+    model = MultiLabelMoM(3).fit_corpus(many)
+    assert isinstance(model.scorer_.blend, blends.GatedSum)
+    labels, scores = model.predict_top(many.read_shard(0).words, 0)
+    assert labels.shape == scores.shape == (many.shards[0].n_documents, 0)
+
+
+def test_the_largest_seed_is_a_seed_of_classifiers_and_gates(many, always):
+    seed = (1 << 64) - 1
+    model = MultiLabelMoM(3, random_state=seed).fit_corpus(many)
+    assert any(isinstance(head, GateHead) for _, head in model.scorer_.heads)
+    # The seed of label 1 is the first one again.
+    block = random_block(300, 40, 5)
+    a, rows = tfidf_rows(block.words, np.ones(40), np.float32), np.arange(300, dtype=np.int32)
+    truth, work = np.random.default_rng(0).random(300) < 0.3, np.zeros(41)
+    fits = [gate_weights(Csr.of(a), rows, truth, work, each) for each in (own_seed(seed, 1), 0, seed)]
+    assert_array_equal(fits[0][1], fits[1][1])
+    assert len(fits[2][0]) > 1
 
 
 def test_a_gate_is_chosen_where_it_helps_and_is_left_out_where_it_hurts(monkeypatch):

@@ -16,6 +16,7 @@ from distmom.models.multilabel import program as fitting
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.folds import held_out
 from distmom.models.multilabel.variants import HEADS
+from distmom.ranking import inverse_propensity
 
 
 def one_of_top(model, X, Y, k=1):
@@ -91,6 +92,21 @@ def test_propensity_raises_rare_labels(planted):
     assert np.ptp(inverse) > 0.1
     scores = np.maximum(plain.decision_function(X_new), 1e-6)
     np.testing.assert_allclose(raised.decision_function(X_new), scores * inverse, rtol=1e-5)
+
+
+def test_propensity_ranks_negative_margins_as_probabilities(planted):
+    X, Y, X_new, _ = planted
+    plain = MultiLabelMoM(6, head="svm").fit(X, Y)
+    margins = plain.decision_function(X_new).astype(np.float64)
+    assert (margins.max(axis=1) < 0).any()
+    slight = MultiLabelMoM(6, head="svm", propensity=1e-6).fit(X, Y)
+    np.testing.assert_array_equal(slight.predict_top(X_new, 1)[0], plain.predict_top(X_new, 1)[0])
+    raised = MultiLabelMoM(6, head="svm", propensity=1.0).fit(X, Y)
+    inverse = inverse_propensity(np.asarray(Y.sum(axis=0)).ravel(), 2500)
+    expected = inverse / (1.0 + np.exp(-2.0 * margins))
+    np.testing.assert_allclose(raised.decision_function(X_new), expected, rtol=1e-5)
+    alone = raised.scorer_.only("svm").top(raised._block(X_new), 1)[1][:, 0]
+    np.testing.assert_allclose(alone, expected.max(axis=1), rtol=1e-5)
 
 
 def test_auto_says_what_it_chose(fitted):

@@ -203,3 +203,11 @@ def test_a_saved_model_keeps_its_threshold(model, planted, tmp_path):
     assert loaded.threshold_ == model.threshold_ == model.selection_["threshold"]
     X = vstack([planted[0][:5], planted[0][1003:1004]])
     assert (loaded.predict(X) != model.predict(X)).nnz == 0
+
+
+@pytest.mark.parametrize("seed", [2, 4])
+def test_documents_that_are_all_equal_have_labels_with_the_probability_of_their_frequency(seed):
+    rng = np.random.default_rng(seed)
+    words, labels = np.tile([1, 1, 0, 1, 0], (200, 1)), (rng.random((200, 6)) < 0.3).astype(int)
+    model = MultiLabelMoM(2).fit(words, labels)
+    np.testing.assert_allclose(model.predict_proba(words[:1])[0], labels.mean(axis=0), atol=0.15)

@@ -55,6 +55,14 @@ def test_held_out_documents_are_measured_like_all_others():
     assert set(found) == {"P@1", "P@3", "P@5", "nDCG@5", "AUC"}
 
 
+def test_a_few_documents_with_equally_many_candidates_are_not_ranked_exhaustively():
+    rows = {name: values[:3] for name, values in rows_of([0.6, 1.0]).items()}
+    counts = np.full((1, 2000), 2)
+    choice = choose_blend(scored_of(["a", "b"], rows, (counts, np.array([[50.0]]))))
+    assert not isinstance(choice.blend, ChosenStack)
+    assert set(choice.scores["auto"]) == {"P@1", "P@3", "P@5", "nDCG@5"}
+
+
 def test_labels_that_are_no_candidates_count_as_missed():
     rows = rows_of([0.6])
     rows["truth"][:, ::2] = 0

@@ -1,6 +1,7 @@
 """Stacking: the regression beside scikit-learn's, what it leaves out, and whether its probabilities are true."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,6 +55,14 @@ def test_a_start_does_not_change_the_regression():
     cold = fit_stack(pairs).stack
     warm = fit_stack(pairs, fit_stack(pairs.of(np.arange(100))).stack).stack
     np.testing.assert_allclose(warm.log_odds(pairs.scores), cold.log_odds(pairs.scores), atol=1e-3)
+
+
+@pytest.mark.parametrize("intercept", [-1e4, -50.0, 90.0, 1e4])
+def test_a_start_at_which_all_is_certain_does_not_change_the_regression(intercept):
+    pairs = pairs_of(0.5, 1.0)
+    plain = fit_stack(pairs).stack
+    far = fit_stack(pairs, replace(plain, intercept=intercept)).stack
+    np.testing.assert_allclose(far.coefficients(), plain.coefficients(), rtol=1e-3, atol=1e-3)
 
 
 def test_what_an_input_is_worth_is_the_likelihood_that_is_lost_without_it():

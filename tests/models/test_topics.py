@@ -181,6 +181,16 @@ def test_words_of_the_moments_are_in_ten_documents_at_least():
     assert seen.sum() < 600
 
 
+def test_a_word_with_just_the_least_or_the_largest_share_of_documents_is_in_the_moments():
+    # In binary, 0.07 * 100 is above 7, and 0.57 * 100 below 57.
+    counts = (np.arange(100)[:, None] < np.array([6, 7, 30, 57, 58])).astype(int)
+    numbers = word_numbers(MemoryCorpus(counts), 2, 0.07, 0.57)
+    assert numbers.tolist() == [-1, 0, 1, 2, -1]
+    fitted = SpectralLDA(1, min_df=0.07, max_df=0.57).fit(counts)
+    assert fitted.diagnostics_["n_moment_words"] == 3
+    assert fitted.diagnostics_["common_words"] == pytest.approx(58 / counts.sum())
+
+
 def test_exact_population_of_one_topic_a_document():
     population = planted(6, 3, 3, random_state=1)
     parts = [population.enumerate(n, 1) for n in (3, 4)]

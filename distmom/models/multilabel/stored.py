@@ -31,8 +31,8 @@ from distmom.models.multilabel.heads.scorer import (
     CalibratedSums,
     LogOdds,
     Scorer,
-    Sums,
     WeighedSums,
+    scale_of,
     scorer_with,
     sum_of,
 )
@@ -203,7 +203,7 @@ def scorer_of(
             log_odds = stack.limited(log_odds, np.concatenate([np.zeros(0, np.int32), *owners]))
         first = Stacked(stack, log_odds)
     elif reranker is None:
-        return scorer_with(collection, total, Sums(), label_factor)
+        return scorer_with(collection, total, scale_of(collection), label_factor)
     else:
         raise ValueError("expected a stack, or the weights of a calibrated sum, for a reranker")
     blend = first if reranker is None else Reranked(first, reranker, log_odds)

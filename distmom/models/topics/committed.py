@@ -82,13 +82,15 @@ def word_numbers(
     """
     frequency = np.asarray(corpus.document_frequency, np.float64)
     n = max(1, corpus.n_documents)
-    not_too_many = frequency <= max_df * n
-    least = _least_documents(corpus, not_too_many) if isinstance(min_df, str) else min_df * n
-    kept = (frequency >= max(1.0, least)) & not_too_many
+    # The product of a share and n may be rounded past the number of documents that has this share.
+    share = frequency / n
+    not_too_many = share <= max_df
+    least = _least_documents(corpus, not_too_many) / n if isinstance(min_df, str) else min_df
+    kept = (frequency >= 1.0) & (share >= least) & not_too_many
     if kept.sum() < n_components:
         raise UsageError(
             f"n_components={n_components} needs as many words, but only {kept.sum()} of {corpus.n_words} are in "
-            f"at least {least / n:g} and at most {max_df:g} of the documents: change min_df or max_df"
+            f"at least {least:g} and at most {max_df:g} of the documents: change min_df or max_df"
         )
     return np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
 

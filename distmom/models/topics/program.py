@@ -120,7 +120,7 @@ class TopicModel(TopicSettings):
 
     def _share_of_common_words(self, corpus: Corpus | MemoryCorpus) -> float:
         """Return the share of the positions whose words exceed ``max_df``."""
-        common = np.asarray(corpus.document_frequency) > self.max_df * corpus.n_documents
+        common = np.asarray(corpus.document_frequency) / corpus.n_documents > self.max_df
         frequency = np.asarray(corpus.word_frequency, np.float64)
         return float(frequency[common].sum() / max(1.0, frequency.sum()))
 

@@ -60,7 +60,9 @@ def choose_blend(
         From `companion_shares`, of the documents that the heads of each fold were fitted to. Without it, no labels
         are ranked again.
     """
-    objective = Objective(scored.labels, scored.truth, scored.n_true, metric, inverse, scored.ideal)
+    objective = Objective(
+        scored.labels, scored.truth, scored.n_true, metric, inverse, scored.ideal, scored.n_labels
+    )
     if objective.has_auc:
         choice, found = choose_stack(scored, objective)
     else:

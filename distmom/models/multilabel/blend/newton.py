@@ -13,6 +13,8 @@ from distmom.blas import map_on_cores, pieces
 PIECE_PAIRS = 1 << 14
 #: most Newton steps, and the decrement at which they end
 MAX_STEPS, DECREMENT = 50, 1e-6
+#: size of a step below which a rounding error may be all by which the value has grown, and the least size
+SMALL, LEAST = 1e-3, 1e-16
 
 #: a value, its gradient and its Hessian
 Derivatives = tuple[float, np.ndarray, np.ndarray]
@@ -61,7 +63,9 @@ def minimise(
         while True:
             trial = b - size * step
             now, gradient, hessian = derivatives(trial)
-            if now <= value + slack or size < 1e-3:
+            # Where nearly all probabilities are 0 or 1, the curvature is negligible, and a step overshoots by far.
+            allowed = DECREMENT * max(1.0, value) if size < SMALL else slack
+            if now <= value + allowed or size < LEAST:
                 break
             size /= 2.0
         b, value = trial, now

@@ -77,6 +77,8 @@ class Objective:
         Inverse propensities of the labels; required by PSP@k.
     ideal : ndarray of shape (n, 3), optional
         From `ideal_gains`; required by PSP@k.
+    n_labels : int, optional
+        Number of all labels; that of the columns of candidates by default.
     """
 
     labels: np.ndarray
@@ -85,11 +87,14 @@ class Objective:
     metric: str = MEAN
     inverse: np.ndarray | None = None
     ideal: np.ndarray | None = None
+    n_labels: int | None = None
 
     @cached_property
     def has_auc(self) -> bool:
         """Whether all labels are candidates, so that AUC is measured too."""
-        return bool((self.labels >= 0).all()) and self.labels.shape[1] > 0
+        width = self.labels.shape[1]
+        # Of many labels, a few documents may have equally many candidates.
+        return width > 0 and self.n_labels in (None, width) and bool((self.labels >= 0).all())
 
     @property
     def weighs_propensity(self) -> bool:

@@ -63,6 +63,11 @@ class Scored:
         """Families of the heads; of each, at most one is in a sum."""
         return tuple(family_of(name) for name in self.names)
 
+    @property
+    def n_labels(self) -> int | None:
+        """Number of all labels; None without frequencies of labels."""
+        return None if self.frequency is None else np.atleast_2d(self.frequency[0]).shape[1]
+
     def scores_of(self, name: str) -> np.ndarray:
         """Return the scores of a head, (n, c)."""
         return self.scores[:, self.names.index(name)]

@@ -20,6 +20,11 @@ TOLERANCE, MAX_EPOCHS = 0.4, 100
 RUN_ENTRIES = 96
 
 
+def own_seed(seed: int, label: int) -> int:
+    """Return the seed of the descent of a label, or of a batch of labels that begins with it, below 2**64."""
+    return (seed + label) % (1 << 64)
+
+
 @compiled
 def descend(
     indptr: np.ndarray,
@@ -31,7 +36,7 @@ def descend(
     negative_cost: float,
     tolerance: float,
     n_epochs: int,
-    seed: int,
+    seed: np.uint64,
     alpha: np.ndarray,
     weights: np.ndarray,
 ) -> int:
@@ -51,7 +56,7 @@ def descend(
         Largest difference of projected gradients at which the descent ends.
     n_epochs : int
         Largest number of epochs.
-    seed : int
+    seed : uint64
         Seed of the order in which rows are visited.
     alpha : ndarray of shape (n,), float64
         Dual variables to start from, changed in place.
@@ -135,7 +140,7 @@ def descend_lanes(
     negative_costs: np.ndarray,
     tolerance: float,
     n_epochs: int,
-    seed: int,
+    seed: np.uint64,
     alpha: np.ndarray,
     weights: np.ndarray,
 ) -> int:

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from distmom.compiled import compiled
 from distmom.engine import Csr
 from distmom.hashing import GOLDEN, scramble
-from distmom.models.multilabel.classifiers.descent import MAX_EPOCHS, descend
+from distmom.models.multilabel.classifiers.descent import MAX_EPOCHS, descend, own_seed
 from distmom.models.multilabel.classifiers.margin_solver import by_word
 
 #: cost of the squared hinge loss
@@ -71,7 +71,7 @@ def fit_gate_group(
         used, positive = gate_documents(
             documents[judged_ones], signs[judged_ones], known, int(n_others[label]), seed, label, met
         )
-        parts.append((*gate_weights(own, used, positive, weights, seed + label), label))
+        parts.append((*gate_weights(own, used, positive, weights, own_seed(seed, label)), label))
     return [by_word(parts, (d + 1, n_labels))]
 
 
@@ -166,8 +166,8 @@ def gate_weights(
         # Nothing is known about the label: the other heads decide.
         return np.zeros(0, np.int32), np.zeros(0, np.float32)
     descend(
-        rows.indptr, rows.indices, rows.data, used, positive, COST, COST, GATE_TOLERANCE, MAX_EPOCHS, seed,
-        np.zeros(len(used)), weights,
+        rows.indptr, rows.indices, rows.data, used, positive, COST, COST, GATE_TOLERANCE, MAX_EPOCHS,
+        np.uint64(seed), np.zeros(len(used)), weights,
     )  # fmt: skip
     n_entries = min(len(weights), int((rows.indptr[used + 1] - rows.indptr[used]).sum()) + 1)
     words, values = np.empty(n_entries, np.int32), np.empty(n_entries, np.float32)

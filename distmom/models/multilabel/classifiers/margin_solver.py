@@ -11,7 +11,7 @@ from scipy.sparse import coo_array, csr_array
 from distmom.engine import Csr
 from distmom.hashing import GOLDEN, scramble_array
 from distmom.lanes import LANES
-from distmom.models.multilabel.classifiers.descent import MAX_EPOCHS, TOLERANCE, descend_lanes
+from distmom.models.multilabel.classifiers.descent import MAX_EPOCHS, TOLERANCE, descend_lanes, own_seed
 
 #: largest number of pairs of a document and a label, over all labels
 MAX_VISITS = 200_000_000
@@ -54,7 +54,7 @@ def fit_group(
         labels = range(batch * LANES, min((batch + 1) * LANES, n_labels))
         holding = [np.asarray(y.indices[y.indptr[label] : y.indptr[label + 1]]) for label in labels]
         fits = batch_weights(
-            own, documents, holding, costs, d, n_negatives(n_labels), seed + labels[0], tolerance
+            own, documents, holding, costs, d, n_negatives(n_labels), own_seed(seed, labels[0]), tolerance
         )
         for parts, each in zip(found, fits, strict=True):
             parts.extend((*weights, label) for label, weights in zip(labels, each, strict=True))
@@ -102,7 +102,7 @@ def batch_weights(
     for cost in costs:
         descend_lanes(
             rows.indptr, rows.indices, rows.data, documents, taken, positive, np.full(LANES, cost),
-            cost / shares, tolerance, MAX_EPOCHS, seed, alpha, weights,
+            cost / shares, tolerance, MAX_EPOCHS, np.uint64(seed), alpha, weights,
         )  # fmt: skip
         fits.append([_kept(weights[:, j]) for j in range(len(holding))])
     return fits

@@ -16,6 +16,7 @@ from distmom.models.multilabel.heads.collection import Heads
 from distmom.models.multilabel.heads.heads import GateHead, RidgeHead, StateHead
 from distmom.models.multilabel.heads.query import Query
 from distmom.models.multilabel.kernels import top_labels
+from distmom.models.multilabel.variants import SIGNED, family_of
 
 
 class Scale(Protocol):
@@ -50,6 +51,15 @@ class Sums:
         """Return the positive parts of the sums, in place."""
         np.maximum(scores, np.float32(1e-6), out=scores)
         return scores
+
+
+@dataclass(frozen=True)
+class Margins(Sums):
+    """Margins of classifiers, which are negative for most labels, and often for the best ones too."""
+
+    def positive(self, scores: np.ndarray) -> np.ndarray:
+        """Return ``sigmoid(2 s)``, the function of margins whose logarithm is an input of a stack."""
+        return probability(2.0 * scores)
 
 
 @dataclass(frozen=True)
@@ -153,6 +163,8 @@ class Scorer(Heads):
     @one_blas_thread()
     def top(self, block: Block, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best labels of documents and their scores, (n, k) each; ties by smaller label."""
+        if not k:
+            return np.zeros((block.n_documents, 0), np.int32), np.zeros((block.n_documents, 0), np.float32)
         if self.ranks_alone:
             labels, values, _ = self.blend.top(self, self.query(block), k)
             return labels, values
@@ -173,13 +185,18 @@ class Scorer(Heads):
             names = ", ".join(known for known, _ in self.heads)
             raise UsageError(f"head: expected one of {names}, which the model has, got {name!r}")
         heads = Heads(n_labels=self.n_labels, idf=self.idf, heads=kept, basis=self.basis)
-        return scorer_with(heads, sum_of(heads, (1.0,)), Sums(), self.label_factor)
+        return scorer_with(heads, sum_of(heads, (1.0,)), scale_of(heads), self.label_factor)
 
 
 def scorer_with(heads: Heads, blend: Blend, scale: Scale, label_factor: Any = None) -> Scorer:
     """Return the scorer that combines the scores of heads by a blend."""
     given = {f.name: getattr(heads, f.name) for f in fields(Heads)}
     return Scorer(**given, blend=blend, scale=scale, label_factor=label_factor)
+
+
+def scale_of(heads: Heads) -> Sums:
+    """Return the scale of the sum of heads that was not calibrated."""
+    return Margins() if all(family_of(name) in SIGNED for name, _ in heads.heads) else Sums()
 
 
 def sum_of(heads: Heads, weights: tuple[float, ...]) -> OneHead | WeightedSum | GatedSum:
