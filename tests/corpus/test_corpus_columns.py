@@ -119,6 +119,8 @@ def test_vocabulary_is_ordered_and_bounded():
     assert choose_words(counts, 4, 2, 1.0) == ["e", "a", "c", "d"]
     assert choose_words(counts, 4, 1, 0.5) == ["c", "d", "b"]
     assert choose_words(counts, 4, 1, 3) == ["a", "c", "d", "b"]
+    # 0.57 * 100 is rounded to less than 57.
+    assert choose_words({"a": 57, "b": 58}, 100, 1, 0.57) == ["a"]
 
 
 def test_stop_words_and_vocabulary_from_files(tmp_path):

@@ -243,8 +243,13 @@ def choose_words(
     document_frequency: Mapping[str, int], n_documents: int, min_df: int, max_df: float | int
 ) -> list[str]:
     """Return the words within the bounds in descending order of document frequency, ties by code point."""
-    most = max_df * n_documents if isinstance(max_df, float) else max_df
-    kept = [(-count, word) for word, count in document_frequency.items() if min_df <= count <= most]
+    # The product of a share and the number of documents may be rounded to less than the count of that share.
+    divisor = max(1, n_documents) if isinstance(max_df, float) else 1
+    kept = [
+        (-count, word)
+        for word, count in document_frequency.items()
+        if min_df <= count and count / divisor <= max_df
+    ]
     return [word for _, word in sorted(kept)]
 
 
