@@ -63,8 +63,9 @@ def inverse_propensity(
     Raises
     ------
     UsageError
-        If a frequency is negative, ``n_train`` is below 3 (where 1/p would be less than 1), or ``n_labels``
-        is less than the number of frequencies.
+        If a frequency is negative, ``n_train`` is below 3 (where 1/p would be less than 1), ``n_labels`` is
+        less than the number of frequencies, ``A`` is negative, ``B`` is not positive, or they are so large
+        that 1/p is not finite.
 
     References
     ----------
@@ -80,8 +81,13 @@ def inverse_propensity(
         if n_labels < frequency.size:
             raise UsageError(f"n_labels={n_labels} is less than the number of frequencies, {frequency.size}")
         frequency = np.concatenate([frequency, np.zeros(n_labels - frequency.size)])
-    C = (math.log(n_train) - 1.0) * (B + 1.0) ** A
-    inverse: NDArray[np.float64] = 1.0 + C * (frequency + B) ** -A
+    if not (A >= 0.0 and B > 0.0 and math.isfinite(A) and math.isfinite(B)):
+        raise UsageError(f"A and B: expected finite numbers, A from 0 and B above 0, got {A} and {B}")
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        C = (math.log(n_train) - 1.0) * np.float64(B + 1.0) ** A
+        inverse: NDArray[np.float64] = 1.0 + C * (frequency + B) ** -A
+    if not np.isfinite(inverse).all():
+        raise UsageError(f"A and B: expected numbers with finite propensities, got {A} and {B}")
     return inverse
 
 

@@ -6,7 +6,8 @@ Coherence of the top words of a topic is computed from their occurrences in docu
 the mean over pairs of words i < j of
 
     NPMI    log(p_ij / (p_i p_j)) / -log p_ij, -1 if they never co-occur    (Lau, Newman, Baldwin, EACL 2014)
-    UMass   log((n_ij + 1) / n_i), with i the more probable word             (Mimno et al., EMNLP 2011)
+    UMass   log((n_ij + 1) / n_i), with i the more probable word, 0 if it never occurs
+                                                                             (Mimno et al., EMNLP 2011)
 """
 
 from __future__ import annotations

@@ -261,6 +261,10 @@ ONE = np.array([[1, 0]])
         ),
         (lambda: inverse_propensity([-1], 10), UsageError, "non-negative"),
         (lambda: inverse_propensity([1], 2), UsageError, "at least 3"),
+        (lambda: inverse_propensity([3], 9, B=-1.5), UsageError, "B above 0, got 0.55 and -1.5"),
+        (lambda: inverse_propensity([3], 9, A=-0.5), UsageError, "A from 0 and B above 0, got -0.5 and 1.5"),
+        (lambda: inverse_propensity([3], 9, A=math.nan), UsageError, "A and B: expected finite numbers"),
+        (lambda: inverse_propensity([0], 9, A=1e6), UsageError, "finite propensities, got 1000000.0 and 1.5"),
         (lambda: inverse_propensity([1, 1], 10, n_labels=1), UsageError, "n_labels=1 is less than"),
     ],
 )

@@ -67,6 +67,17 @@ def test_a_value_is_that_of_an_evaluation_of_the_same_rows(metric):
     assert objective.value(scores) == pytest.approx(sums.finish()[metric], rel=1e-11)
 
 
+def test_auc_is_not_reported_where_no_document_has_both_a_label_and_another_one():
+    rows, inverse = rows_of([2.0], n=50)
+    totals = rows["scores"][:, 0]
+    assert 0.5 < objective_of(rows, inverse, MEAN).named(totals)["AUC"] < 1.0
+    for value in (0, 1):
+        rows["truth"][:] = value
+        rows["n_true"][:] = value * WIDTH
+        found = objective_of(rows, inverse, MEAN).named(totals)
+        assert list(found) == ["P@1", "P@3", "P@5", "nDCG@5"]
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_standard_error_is_that_of_resampled_documents(metric):
     rows, inverse = rows_of([2.0])

@@ -147,8 +147,10 @@ class Objective:
         return bool(gained.mean() > standard_error(gained))
 
     def named(self, totals: np.ndarray) -> dict[str, float]:
-        """Return the metrics by name."""
-        keys = [*(f"P@{k}" for k in DEPTHS), f"nDCG@{DEPTHS[-1]}"] + (["AUC"] if self.has_auc else [])
+        """Return the metrics by name; without AUC where no document has both a label and another one."""
+        n_true = self.n_true[:AUC_DOCUMENTS]
+        is_defined = self.has_auc and bool(((n_true > 0) & (n_true < self.labels.shape[1])).any())
+        keys = [*(f"P@{k}" for k in DEPTHS), f"nDCG@{DEPTHS[-1]}"] + (["AUC"] if is_defined else [])
         found = {key: float(x) for key, x in zip(keys, self.measure(totals), strict=False)}
         return found | ({self.metric: self.value(totals)} if self.weighs_propensity else {})
 
