@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 import numpy as np
 
 from distmom.cli.options import json_option
-from distmom.cli.shared import load_model_that, show
+from distmom.cli.shared import json_text, load_model_that, show
 from distmom.cli.terminal import say
 from distmom.corpus.files.npy import check_npy_mark
 from distmom.errors import InputError, UsageError
@@ -85,7 +84,7 @@ def find(
     found = fitted.search(**given, force=force)
     result = {name: _plain(value) for name, value in vars(found).items()}
     if as_json:
-        click.echo(json.dumps(result))
+        click.echo(json_text(result))
         return
     values = np.array([x for name in ("mean", "coef", "basis") if name in result for x in result.pop(name)])
     show(result, as_json)

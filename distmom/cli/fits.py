@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from typing import Any
@@ -21,7 +20,7 @@ from distmom.cli.options import (
 )
 from distmom.cli.parameters import ModelCommand, parameters
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import open_input, open_workers, show, unit_name
+from distmom.cli.shared import json_text, open_input, open_workers, show, unit_name
 from distmom.cli.terminal import say
 from distmom.cli.updates import add_documents
 from distmom.corpus import open_words
@@ -67,7 +66,7 @@ def plan(
     planned = model.plan(open_input(corpus, model_name, groups), memory_limit, n_workers=n_workers or None)
     result = planned.to_json()
     if as_json:
-        click.echo(json.dumps(result))
+        click.echo(json_text(result))
         return
     say(f"{'pass':<10} {'scans':>5} {'tasks':>6} {'slabs':>5} {'worker MiB':>10} {'sums MiB':>9}")
     for p in planned.grouped():

@@ -192,7 +192,7 @@ def report(model: str, out: Path, metrics: Path | None, shares: str | None, over
     if metrics is not None:
         try:
             shown = json.loads(metrics.read_text())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{metrics}: not the JSON of 'evaluate --json': {error}") from error
     fitted = load_model(model)
     if shares is not None:

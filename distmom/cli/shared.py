@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import tempfile
@@ -88,11 +89,24 @@ def require_in(model: Any, capability: Capability, path: str | os.PathLike[str])
 def show(result: dict[str, Any], as_json: bool) -> None:
     """Print a result as JSON, or one entry per line."""
     if as_json:
-        click.echo(json.dumps(result, allow_nan=True))
+        click.echo(json_text(result))
         return
     width = max((len(key) for key in result), default=0)
     for key, value in result.items():
         say(f"{key:<{width}}  {_shown(value, key)}")
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON, which has no numbers that are not finite: they become null."""
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _shown(value: Any, key: str = "") -> str:
@@ -107,7 +121,9 @@ def _shown(value: Any, key: str = "") -> str:
         return (
             ", ".join(f"[{_shown(x)}]" if isinstance(x, list | tuple) else _shown(x) for x in value) or "none"
         )
-    return "default" if value is None else str(value)
+    if value is None:
+        return "none" if key and not key.startswith("param ") else "default"
+    return str(value)
 
 
 def only_source(src: Sequence[str], reason: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from distmom.cli.options import (
 from distmom.cli.parameters import flag, given, parameter_options, table
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import (
+    json_text,
     only_source,
     open_source,
     open_views,
@@ -175,7 +175,7 @@ def topics(model: str, top: int, by: str | None, states: bool, as_json: bool) ->
         require(fitted, Capability.SHARES, "--by")
     found = fitted.topics(top, **ways)
     if as_json:
-        click.echo(json.dumps({"topics": found}))
+        click.echo(json_text({"topics": found}))
         return
     for topic in found:
         say(topic_line(topic))
@@ -270,7 +270,7 @@ def search(
     if targets is not None:
         answers = [{"target": line, **each} for (_, line), each in zip(lines, answers, strict=True)]
     if as_json:
-        click.echo(json.dumps({"topics": answers} if targets is not None else answers[0]))
+        click.echo(json_text({"topics": answers} if targets is not None else answers[0]))
         return
     for each in answers:
         listed = each.pop("words")

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import random
+import re
 
 import numpy as np
 import pandas as pd
@@ -176,3 +177,9 @@ def test_options_of_documents_and_rows_are_told_apart(run, place, tmp_path):
     code, _, err = run("ingest", place / "plain.txt", tmp_path / "c", *lines, *LOCAL)
     assert code == 2
     assert "id_column: expected none with format lines, as only jsonl, csv, parquet and arrow have" in err
+
+
+def test_predictions_of_all_labels_have_no_threshold(run, models, tmp_path):
+    assert run("predict", models / "model", models / "corpus", tmp_path / "out", *LOCAL)[0] == 0
+    assert re.search(r"^threshold +none$", run("info", tmp_path / "out")[1], re.MULTILINE)
+    assert re.search(r"^param n_topics +default$", run("info", models / "model")[1], re.MULTILINE)

@@ -41,6 +41,22 @@ def test_themes_are_found_and_reported(place, run, tmp_path, kind):
     assert "perplexity" in (tmp_path / "r.html").read_text()
 
 
+def test_a_measure_that_is_not_defined_is_null_in_json(place, run, tmp_path):
+    # No half of a document predicts another one.
+    (tmp_path / "short.tsv").write_text("\tcat\n\tbank\n")
+    code, out, _ = run("evaluate", place / "lda", tmp_path / "short.tsv", "--json", *LOCAL)
+    assert code == 0
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    metrics = json.loads(out, parse_constant=refuse)
+    assert (metrics["perplexity"], metrics["n_tokens"]) == (None, 0)
+    (tmp_path / "metrics.json").write_text(out)
+    options = ("--metrics", tmp_path / "metrics.json")
+    assert run("report", place / "lda", tmp_path / "r.html", *options)[0] == 0
+
+
 @pytest.mark.parametrize("method", ["vb", "fast"])
 def test_shares_are_written_in_order_and_whole(place, run, tmp_path, method):
     arguments = ("transform", place / "lda", place / "test.tsv", tmp_path / "out", "--method", method)
