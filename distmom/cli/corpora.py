@@ -25,6 +25,7 @@ from distmom.cli.shared import (
     load_model_that,
     only_source,
     open_workers,
+    refuse_given,
     show,
 )
 from distmom.corpus import FORMATS, copy_corpus, ingest, ingest_rows, ingest_sentences
@@ -104,6 +105,8 @@ def ingest_command(
               distmom ingest steps.npy corpus --lengths lengths.npy
               distmom ingest sentences.txt corpus --format tagged --min-count 20
     """
+    if like is not None:
+        refuse_given(("min_df", "max_df"), f"expected none with --like {like}, which provides the words")
     if views is not None:
         source = only_source(src, "--views reads one file")
         refuse_others(context, has_views=True)
@@ -139,13 +142,19 @@ def ingest_command(
         show(describe_corpus(layered), as_json)
         return
     check_source(src, format_, zero_based)
+    model = _like_model(like, Capability.DOCUMENTS)
+    if model is not None and model.settings_.get("tokenizer"):
+        refuse_given(
+            ("stop_words", "ngrams", "analyzer"),
+            f"expected none with --like {like}, which determines the words of texts",
+        )
     with PassProgress(quiet=cluster.quiet) as progress, open_workers(cluster) as executor:
         corpus = ingest(
             src, dst, format=format_, labels=labels, vocabulary=vocab, label_source=label_source,
             zero_based=zero_based, text_field=text_field, labels_field=labels_field, label_separator=label_separator,
             id_column=id_column, strict=strict, min_df=min_df, max_df=_count_or_share(max_df, "--max-df"),
             stop_words=stop_words, ngram_min=ngrams[0], ngram_max=ngrams[1], analyzer=analyzer, shard_documents=shard_docs, overwrite=overwrite,
-            like=_like_model(like, Capability.DOCUMENTS), map=executor.map, progress=progress.stage,
+            like=model, map=executor.map, progress=progress.stage,
         )  # fmt: skip
     show(describe_corpus(corpus), as_json)
 

@@ -166,6 +166,7 @@ def fit(
             ("--run", run_path),
             ("--workers", cluster.workers),
             ("--scheduler", cluster.scheduler),
+            ("--memory-limit", cluster.memory_limit),
         ):
             if value is not None:
                 raise UsageError(f"{name}: expected none with kept moments, which are fitted in this process")

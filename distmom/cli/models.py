@@ -22,7 +22,7 @@ from distmom.cli.options import (
     quiet_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import load_model_that, open_source, open_workers, show, topic_line
+from distmom.cli.shared import given_flags, load_model_that, open_source, open_workers, show, topic_line
 from distmom.cli.terminal import say
 from distmom.corpus import ingest
 from distmom.errors import ELSEWHERE, UsageError
@@ -85,6 +85,10 @@ def predict(
     show(result, as_json)
 
 
+#: parameters of the command evaluate for models that rank labels
+_OF_LABELS = ("head", "auc_documents", "propensity_a", "propensity_b", "per_label")
+
+
 @click.command()
 @click.argument("model", type=click.Path())
 @click.argument("src", type=click.Path(), nargs=-1, required=True)
@@ -142,9 +146,8 @@ def evaluate(
             "head": head, "auc_documents": auc_documents,
             "propensity_a": propensity_a, "propensity_b": propensity_b, "per_label": per_label,
         }  # fmt: skip
-    for option, value in (("--head", head), ("--auc-documents", auc_documents), ("--per-label", per_label)):
-        if value is not None:
-            require(fitted, Capability.LABELS, option)
+    for option in given_flags(_OF_LABELS):
+        require(fitted, Capability.LABELS, option)
     recovery = score_recovery(fitted, load_truth(truth)) if truth is not None else {}
     with (
         PassProgress(quiet=cluster.quiet) as progress,

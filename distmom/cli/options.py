@@ -16,6 +16,19 @@ from distmom.corpus.files.storage import is_url
 from distmom.corpus.sources.row_formats import ROW_FORMATS
 
 F = TypeVar("F", bound=Callable[..., Any])
+#: names of the parameters of a command that `input_options` adds
+INPUT_NAMES = (
+    "format_",
+    "labels",
+    "vocab",
+    "label_source",
+    "zero_based",
+    "text_field",
+    "labels_field",
+    "label_separator",
+    "id_column",
+    "strict",
+)
 #: largest n of n-grams
 MAX_NGRAM = 10
 

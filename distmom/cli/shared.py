@@ -7,15 +7,16 @@ import math
 import os
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from distmom.cli.options import Cluster
+from distmom.cli.options import INPUT_NAMES, Cluster
 from distmom.cli.parameters import can
 from distmom.cli.terminal import say
 from distmom.corpus import AnyCorpus, Corpus, LayeredCorpus, ViewCorpus, ingest, open_corpus, open_words
@@ -126,6 +127,23 @@ def _shown(value: Any, key: str = "") -> str:
     return str(value)
 
 
+def given_flags(names: Container[str]) -> list[str]:
+    """Return the options of the current command that were given, among those of the parameters with these names."""
+    context = click.get_current_context()
+    return [
+        param.opts[-1]
+        for param in context.command.params
+        if param.name in names
+        and context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+    ]
+
+
+def refuse_given(names: Container[str], why: str) -> None:
+    """Refuse options of the current command, by the names of their parameters, if they were given; UsageError."""
+    for option in given_flags(names):
+        raise UsageError(f"{option}: {why}")
+
+
 def only_source(src: Sequence[str], reason: str) -> str:
     """Return the single source of a command; a UsageError, which gives the reason, if there are several."""
     if len(src) > 1:
@@ -178,7 +196,9 @@ def open_source(
     """Open a corpus, or read files into a temporary one, with the vocabulary of a fitted model or a corpus."""
     if len(src) == 1 and (is_url(src[0]) or Path(src[0]).is_dir()):
         refuse_parts(src[0])
-        yield open_words(src[0])
+        corpus = open_words(src[0])
+        refuse_given(INPUT_NAMES, f"is for files, and {src[0]} is a corpus")
+        yield corpus
         return
     check_source(src, options["format_"], options["zero_based"])
     with tempfile.TemporaryDirectory(prefix="distmom-") as temporary:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
-from click.core import ParameterSource
 from scipy.sparse import vstack
 
 from distmom.cli.moments import are_moments
 from distmom.cli.options import (
+    INPUT_NAMES,
     Cluster,
     cluster_options,
     input_options,
@@ -30,6 +30,7 @@ from distmom.cli.shared import (
     open_source,
     open_views,
     open_workers,
+    refuse_given,
     require_in,
     show,
     topic_line,
@@ -82,7 +83,7 @@ def transform(
 
     fitted = load_model(model)
     if fitted.can(Capability.FACTORS):
-        _refuse_given(["method", "output_format", *options], f"not an option with {model}, which reads views")
+        refuse_given(["method", "output_format", *options], f"not an option with {model}, which reads views")
         source = only_source(src, "views are read from one file")
         are_views = Path(source).is_file() or groups is not None
         views = open_views(source, groups) if are_views else open_corpus(source)
@@ -97,7 +98,7 @@ def transform(
         show(result, as_json)
         return
     if fitted.can(Capability.COMPONENTS):
-        _refuse_given(
+        refuse_given(
             ["method", "groups", "output_format", *options],
             f"not an option with {model}, which reads a corpus of rows",
         )
@@ -125,15 +126,6 @@ def transform(
             overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)
-
-
-def _refuse_given(names: list[str], why: str) -> None:
-    """Refuse options of the current command that were given; UsageError."""
-    context = click.get_current_context()
-    for param in context.command.params:
-        given_here = context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
-        if param.name in names and given_here:
-            raise UsageError(f"{param.opts[-1]}: {why}")
 
 
 @click.command()
@@ -229,11 +221,17 @@ def search(
 
     if sum((bool(words), documents is not None, targets is not None)) != 1:
         raise UsageError("give --word, once or more, or --documents, or --targets")
+    if documents is None:
+        refuse_given(INPUT_NAMES, "is for the file of --documents")
     lines = [] if targets is None else _read_targets(targets)
     chosen = given("search", options)
     columns: Any
     if are_moments(src):
-        for name, value in (("--workers", cluster.workers), ("--scheduler", cluster.scheduler)):
+        for name, value in (
+            ("--workers", cluster.workers),
+            ("--scheduler", cluster.scheduler),
+            ("--memory-limit", cluster.memory_limit),
+        ):
             if value:
                 raise UsageError(
                     f"{name}: expected none with kept moments, which are searched in this process"

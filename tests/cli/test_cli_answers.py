@@ -179,6 +179,48 @@ def test_options_of_documents_and_rows_are_told_apart(run, place, tmp_path):
     assert "id_column: expected none with format lines, as only jsonl, csv, parquet and arrow have" in err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("predict", "model", "corpus", "out", "--id-column", "key"),
+        ("evaluate", "model", "corpus", "--labels", "names.txt"),
+        ("transform", "topics", "corpus", "out", "--format", "csv"),
+        ("search", "corpus", "-k", "2", "--documents", "corpus", "--strict"),
+        ("search", "corpus", "-k", "2", "--word", "cat", "--label-separator", ";"),
+    ],
+)
+def test_options_of_files_are_refused_where_no_file_is_read(run, models, tmp_path, arguments):
+    places = {name: models / name for name in ("model", "topics", "corpus")} | {"out": tmp_path / "out"}
+    code, out, err = run(*(places.get(x, x) for x in arguments), *LOCAL)
+    given = next(x for x in reversed(arguments) if x.startswith("--"))
+    read = (
+        f"files, and {models / 'corpus'} is a corpus"
+        if "--word" not in arguments
+        else "the file of --documents"
+    )
+    assert (code, out, err) == (2, "", f"error: {given}: is for {read}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--min-df", 3),
+        ("--max-df", 0.5),
+        ("--stop-words", "english"),
+        ("--ngrams", 2),
+        ("--analyzer", "char"),
+    ],
+)
+def test_options_that_a_model_fixes_are_refused_with_it(run, models, tmp_path, option, value):
+    like = ("--like", models / "model")
+    code, _, err = run("ingest", models / "plain.txt", tmp_path / "c", *like, option, value, *LOCAL)
+    assert code == 2
+    assert err.startswith(f"error: {option}: expected none with --like {models / 'model'}, ")
+    assert list(tmp_path.iterdir()) == []
+    assert run("ingest", models / "plain.txt", tmp_path / "c", *like, *LOCAL)[0] == 0
+
+
 def test_predictions_of_all_labels_have_no_threshold(run, models, tmp_path):
     assert run("predict", models / "model", models / "corpus", tmp_path / "out", *LOCAL)[0] == 0
     assert re.search(r"^threshold +none$", run("info", tmp_path / "out")[1], re.MULTILINE)

@@ -67,6 +67,14 @@ def test_moments_are_kept_added_and_fitted(place, run, tmp_path):
             "--workers: expected none",
         ),
         (
+            ("fit", moments, tmp_path / "m", "--model", "lda", "--memory-limit", "1GiB"),
+            "--memory-limit: expected none with kept moments",
+        ),
+        (
+            ("search", moments, "--word", "cat", "--memory-limit", "1GiB"),
+            "--memory-limit: expected none with kept moments",
+        ),
+        (
             ("moments", tmp_path / "new", tmp_path / "m", "--like", moments, "--seed", 1),
             "--seed: expected none with",
         ),

@@ -276,7 +276,10 @@ def test_a_topic_is_found_for_every_line_of_a_file(place, run, tmp_path):
     assert run("search", place / "corpus", "--targets", targets, *common)[0] == 2
 
 
-@pytest.mark.parametrize(("option", "value"), [("--head", "posterior"), ("--auc-documents", "10")])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--head", "posterior"), ("--auc-documents", "10"), ("--propensity-a", "0.5"), ("--propensity-b", "0.4")],
+)  # fmt: skip
 def test_options_of_labels_are_refused_for_topics(place, run, option, value):
     code, _, err = run("evaluate", place / "lda", place / "test.tsv", option, value, *LOCAL)
     assert code == 2
