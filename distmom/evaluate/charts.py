@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 WIDTH, HEIGHT = 640, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 38
-#: maximum number of characters shown of a column name
+#: maximum number of characters shown of the name of a row or column of a table
 _LONGEST = 24
 
 
@@ -279,18 +279,19 @@ def heat_chart(
     """
     if not rows or not columns:
         return Markup("")
-    side = min(18.0, (WIDTH - _LEFT - _RIGHT) / len(columns))
+    row_names, names = ([_shortened(name) for name in own] for own in (rows, columns))
+    left, top = (10.0 + 5.4 * max(len(name) for name in own) for own in (row_names, names))
+    left = max(left, _LEFT)
+    side = min(18.0, (WIDTH - left - _RIGHT) / len(columns))
     tall = min(18.0, max(side, 12.0))
-    names = [name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…" for name in columns]
-    top = 10.0 + 5.4 * max(len(name) for name in names)
     parts = []
     for j, name in enumerate(names):
         # If columns are narrower than letters, only some of them have room for a name.
         if j % max(1, math.ceil(11.0 / side)) == 0:
-            parts.append(_upright(_LEFT + (j + 0.5) * side + 4, top - 4, name))
-    for i, (row, name) in enumerate(zip(values, rows, strict=True)):
+            parts.append(_upright(left + (j + 0.5) * side + 4, top - 4, name))
+    for i, (row, name) in enumerate(zip(values, row_names, strict=True)):
         y = top + i * tall
-        parts.append(_text(_LEFT - 6, y + tall / 2 + 4, name, "end"))
+        parts.append(_text(left - 6, y + tall / 2 + 4, name, "end"))
         for j, (value, note) in enumerate(zip(row, notes[i], strict=True)):
             strength = min(1.0, abs(value)) if math.isfinite(value) else 0.0
             cell = Markup(
@@ -299,7 +300,7 @@ def heat_chart(
             ).format(
                 note,
                 "cell low" if value < 0 else "cell",
-                _LEFT + j * side,
+                left + j * side,
                 y,
                 side - 0.6,
                 tall - 0.6,
@@ -307,6 +308,10 @@ def heat_chart(
             )
             parts.append(str(cell))
     return _svg(title, parts, math.ceil(top + len(rows) * tall + 6))
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
 
 
 class _Scale:

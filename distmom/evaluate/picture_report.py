@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.errors import UsageError
 from distmom.evaluate.charts import heat_chart, scatter_chart, series_chart
-from distmom.evaluate.page import Row, configuration, is_number, number, percent, template, write_page
+from distmom.evaluate.page import Row, clean, configuration, is_number, number, percent, template, write_page
 from distmom.spectral.pictures import PictureKind
 
 #: largest number of bars that are shown in a picture
@@ -86,18 +86,23 @@ def _bars(picture: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _matrix(picture: Mapping[str, Any]) -> Markup:
     values = [[float(v) for v in row] for row in picture["values"]]
     largest = max((abs(v) for row in values for v in row), default=0.0) or 1.0
+    rows, columns = ([clean(name) for name in picture[names]] for names in ("rows", "columns"))
     notes = [
-        [f"{row}, {column}: {number(v)}" for column, v in zip(picture["columns"], own, strict=True)]
-        for row, own in zip(picture["rows"], values, strict=True)
+        [f"{row}, {column}: {number(v)}" for column, v in zip(columns, own, strict=True)]
+        for row, own in zip(rows, values, strict=True)
     ]
     # Probabilities keep their scale; other values are relative to the largest.
     scale = 1.0 if largest <= 1.0 else largest
     shares = [[v / scale for v in row] for row in values]
-    return heat_chart(shares, picture["rows"], picture["columns"], title=picture["title"], notes=notes)
+    return heat_chart(shares, rows, columns, title=picture["title"], notes=notes)
 
 
 _CHARTS: dict[PictureKind, Callable[[Mapping[str, Any]], Markup]] = {
-    PictureKind.LINES: lambda p: series_chart(p["x"], p["ys"], title=p["title"]),
+    PictureKind.LINES: lambda p: series_chart(
+        p["x"], {clean(name): own for name, own in p["ys"].items()}, title=p["title"]
+    ),
     PictureKind.MATRIX: _matrix,
-    PictureKind.SCATTER: lambda p: scatter_chart(p["x"], p["y"], p["group"], p["labels"], title=p["title"]),
+    PictureKind.SCATTER: lambda p: scatter_chart(
+        p["x"], p["y"], p["group"], [clean(name) for name in p["labels"]], title=p["title"]
+    ),
 }

@@ -75,6 +75,24 @@ def test_every_kind_of_picture_is_drawn(model):
     assert len(re.findall(r'<circle class="(?:point|center)"', page)) == 2
 
 
+def test_names_in_charts_cannot_reorder_or_hide_text(model):
+    name = "a\u202eb\u200b\x07c"
+    page = render_picture_report(
+        with_pictures(
+            model,
+            {"kind": "matrix", "values": [[1.0]], "rows": [name], "columns": [name], "title": "t", "caption": ""},
+            {"kind": "lines", "x": [1, 2], "ys": {name: [1.0, 2.0]}, "title": "t", "caption": ""},
+            {
+                "kind": "scatter", "x": [0.0, 1.0], "y": [0.0, 1.0], "group": [0, 1], "labels": ["", name],
+                "title": "t", "caption": "",
+            },
+        )
+    )  # fmt: skip
+    assert not set(page) & set("\u202e\u200b\x07")
+    assert page.count(">abc<") == 4
+    assert "abc, abc: 1" in page
+
+
 def test_what_is_no_picture_is_named(model):
     with pytest.raises(ValueError, match="picture: expected one of bars, lines, matrix, scatter, got 'pie'"):
         render_picture_report(with_pictures(model, {"kind": "pie", "title": "", "caption": ""}))

@@ -269,6 +269,16 @@ def test_cells_are_as_dark_as_their_values_and_lie_inside():
     assert heat_chart([], [], ["a"], title="t", notes=[]) == ""
 
 
+def test_names_of_rows_have_room_beside_the_cells():
+    rows = ["component 12", "b" * 300]
+    text = str(heat_chart([[1.0], [0.5]], rows, ["one"], title="t", notes=[["a"], ["b"]]))
+    shown = re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="end">([^<]+)<', text)
+    assert [name for _, name in shown] == ["component 12", "b" * 23 + "…"]
+    # At this size of letters, those of a name are 5.4 pixels wide on average.
+    assert all(float(x) >= 5.4 * len(name) for x, name in shown)
+    assert all(float(x) > float(shown[0][0]) for x in re.findall(r'<rect class="cell" x="([\d.]+)"', text))
+
+
 def test_error_bars_are_as_long_as_the_errors():
     text = str(bar_chart([0.5, 0.25, 0.2], title="t", x_label="x", errors=[0.1, 0.5, float("nan")]))
     lines = re.findall(r'<line class="spread" x1="[\d.]+" y1="([\d.]+)" x2="[\d.]+" y2="([\d.]+)"', text)
