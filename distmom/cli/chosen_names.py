@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from distmom.errors import InputError, UsageError
 
@@ -34,7 +34,8 @@ def chosen_names(text: str, known: Sequence[str]) -> list[str]:
     # In the order given.
     found: dict[str, None] = {}
     numbers = NumberedNames(known)
-    if Path(text).is_file():
+    # Many names are longer than a path may be, which is an error with `Path.is_file`.
+    if os.path.isfile(text):
         names = read_names(text)
         for line, name in enumerate(names, 1):
             if (number := numbers.find(name)) is None:

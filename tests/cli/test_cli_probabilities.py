@@ -163,6 +163,11 @@ def test_wrong_use_is_refused(place, run, arguments, message, monkeypatch):
     assert not (place / "out").exists()
 
 
+def test_many_labels_may_be_named():
+    known = [f"label {i}" for i in range(1000)]
+    assert chosen_names(",".join(known[::-1]), known) == known[::-1]
+
+
 def test_chosen_labels_may_have_any_unicode_form(tmp_path):
     known = ["Küste", "trees"]
     other = unicodedata.normalize("NFD", known[0])
