@@ -77,7 +77,9 @@ def find(
         name: _read(name, path) for name, path in (("rows", rows), ("along", along)) if path
     }
     if target is not None:
-        given["target"] = int(target) if target.isdecimal() else target
+        # The name of a column may be a number, too, such as a year.
+        is_number = target.isdecimal() and int(target) < fitted.targets_.shape[2]
+        given["target"] = int(target) if is_number else target
     if side is not None:
         fitted.set_params(side=side)
         fitted.check_parameters()

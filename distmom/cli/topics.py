@@ -304,7 +304,8 @@ def _shown(model: TopicSearch, found: FoundTopic, top: int) -> dict[str, Any]:
 def _read_targets(path: str) -> list[tuple[int, list[str]]]:
     """Return the words of every line that is not blank, with its number from 1."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        # A byte order mark is left out.
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read as text: {error}") from error
     lines = [(i, line.split()) for i, line in enumerate(text.splitlines(), 1) if line.strip()]

@@ -250,7 +250,7 @@ def test_one_topic_is_found_by_a_word_or_by_documents(place, run, tmp_path):
 def test_a_topic_is_found_for_every_line_of_a_file(place, run, tmp_path):
     common = ("-k", 3, "--max-df", 1, "--alpha0", 0.5, *LOCAL)
     targets = tmp_path / "targets.txt"
-    targets.write_text("cat dog\n\nbank\n ship\troad\n")
+    targets.write_text("cat dog\n\nbank\n ship\troad\n", encoding="utf-8-sig")
     code, out, _ = run("search", place / "corpus", "--targets", targets, "--json", *common)
     assert code == 0
     topics = json.loads(out)["topics"]

@@ -229,6 +229,19 @@ def test_side_information_keeps_the_name_of_its_column():
     assert_array_equal(model.search(target="labelled").mean, model.search(target=0).mean)
 
 
+def test_the_command_line_finds_side_information_whose_name_is_a_number(tmp_path, capsys):
+    rows = gaussian_population(6, 3, scale=4.0).sample(800, 0)
+    model = GaussianSearch(3).fit(rows.X, pd.Series(rows.components == 1, name="2019"))
+    model.save(tmp_path / "m")
+    found = []
+    for target in ("2019", "0"):
+        assert main(["find", str(tmp_path / "m"), "--target", target, "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert main(["find", str(tmp_path / "m"), "--target", "1"]) == 2
+    assert "target: expected a number below 1, or one of '2019', got '1'" in capsys.readouterr().err
+
+
 def test_the_noise_of_labelled_rows_is_that_of_repeated_draws():
     true = gaussian_population(8, 3, scale=1.0)
     means, variances = true.means, true.variances
