@@ -39,7 +39,7 @@ def reliability_section(metrics: Mapping[str, Any] | None, selection: Mapping[st
         return None
     try:
         bins = Reliability.from_json(record["reliability"])
-    except (AttributeError, ValueError) as cause:
+    except ValueError as cause:
         raise UsageError(f"metrics: reliability: {cause}") from cause
     if not bins.n_pairs.sum():
         return None

@@ -249,7 +249,13 @@ def test_models_without_probabilities_have_no_diagram():
     assert 'id="reliability"' not in render_label_report(fitted("ridge"), metrics=METRICS)
 
 
-@pytest.mark.parametrize("damaged", [3, {}, {**reliability(), "truths": [1]}])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        None, 3, {}, {**reliability(), "truths": [1]}, {**reliability(), "truths": [100] * 10},
+        {**reliability(), "truths": [-1] * 10}, {**reliability(), "n_pairs": [-1] * 10},
+    ],
+)  # fmt: skip
 def test_invalid_sums_are_refused(auto, damaged):
-    with pytest.raises(UsageError, match="metrics: reliability: "):
+    with pytest.raises(UsageError, match="metrics: reliability: expected 10 numbers of pairs, sums of "):
         render_label_report(auto, metrics={**METRICS, "reliability": damaged})

@@ -114,11 +114,17 @@ class Reliability:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Reliability:
-        """Rebuild the sums from what `to_json` returned; a ValueError if they are not ten finite numbers each."""
-        parts = [np.asarray(record.get(name)) for name in ("n_pairs", "probabilities", "truths")]
-        if not all(x.shape == (N_BINS,) and x.dtype.kind in "if" and np.isfinite(x).all() for x in parts):
+        """Rebuild the sums from what `to_json` returned; a ValueError if they are not such sums."""
+        given = record if isinstance(record, Mapping) else {}
+        n, probabilities, truths = parts = [
+            np.asarray(given.get(name)) for name in ("n_pairs", "probabilities", "truths")
+        ]
+        is_numeric = all(
+            x.shape == (N_BINS,) and x.dtype.kind in "if" and np.isfinite(x).all() for x in parts
+        )
+        if not (is_numeric and ((truths >= 0) & (truths <= n)).all()):
             raise ValueError(
-                f"expected {N_BINS} numbers of pairs, sums of probabilities and numbers of truths"
+                f"expected {N_BINS} numbers of pairs, sums of probabilities, and numbers of truths, at most "
+                "as many as pairs"
             )
-        n, probabilities, truths = parts
         return cls(n.astype(np.int64), probabilities.astype(np.float64), truths.astype(np.int64))
