@@ -160,7 +160,7 @@ def test_an_interrupt_in_the_first_moment_is_one_word():
 
 def test_an_interrupt_around_a_command_is_one_word(monkeypatch, capsys):
     def interrupted(command):
-        os.kill(os.getpid(), signal.SIGINT)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr("distmom.cli.main.exit_code", interrupted)
     assert main(["info", "nothing"]) == 130
