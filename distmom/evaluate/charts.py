@@ -14,6 +14,8 @@ WIDTH, HEIGHT = 640, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 38
 #: maximum number of characters shown of the name of a row or column of a table
 _LONGEST = 24
+#: width of a character of 11 pixels in the wider of usual fonts
+_CHARACTER = 6.8
 
 
 def line_chart(
@@ -213,7 +215,7 @@ def scatter_chart(
 
 
 def series_chart(x: Sequence[float], ys: dict[str, Sequence[float]], *, title: str) -> Markup:
-    """Draw several series of values over common positions as lines, each with its name.
+    """Draw several series of values over common positions as lines, with their names below.
 
     Parameters
     ----------
@@ -235,7 +237,7 @@ def series_chart(x: Sequence[float], ys: dict[str, Sequence[float]], *, title: s
     scale = _Scale(finite, log=False)
     span = max(float(x[-1]) - float(x[0]), 1e-300)
     parts = [scale.grid()]
-    for i, (name, values) in enumerate(ys.items()):
+    for i, values in enumerate(ys.values()):
         drawn = [
             (_LEFT + (float(a) - float(x[0])) / span * (WIDTH - _LEFT - _RIGHT), scale.y(float(v)) or 0.0)
             for a, v in zip(x, values, strict=True)
@@ -245,10 +247,22 @@ def series_chart(x: Sequence[float], ys: dict[str, Sequence[float]], *, title: s
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in drawn)
         parts.append(f'<polyline class="series" points="{path}" stroke="{color}"/>')
         parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2" fill="{color}"/>' for px, py in drawn]
-        parts.append(
-            _text(WIDTH - _RIGHT, _TOP + 12 * (i + 1), name, "end").replace("<text", f'<text fill="{color}"')
-        )
-    return _svg(title, parts)
+    legend, height = _legend(list(ys))
+    return _svg(title, [*parts, *legend], height)
+
+
+def _legend(names: Sequence[str]) -> tuple[list[str], int]:
+    """Return the names of series, each after a dot in its colour, and the height of the chart with them."""
+    x, y = float(_LEFT), HEIGHT - _BOTTOM + 24
+    parts = []
+    for i, name in enumerate(map(_shortened, names)):
+        width = 28.0 + _CHARACTER * len(name)
+        if x > _LEFT and x + width > WIDTH - _RIGHT:
+            x, y = float(_LEFT), y + 16
+        parts.append(f'<circle cx="{x + 4:.1f}" cy="{y - 4}" r="4" fill="{group_color(i)}"/>')
+        parts.append(_text(x + 12, y, name, "start"))
+        x += width
+    return parts, max(HEIGHT, y + 8)
 
 
 def heat_chart(
@@ -280,7 +294,7 @@ def heat_chart(
     if not rows or not columns:
         return Markup("")
     row_names, names = ([_shortened(name) for name in own] for own in (rows, columns))
-    left, top = (10.0 + 5.4 * max(len(name) for name in own) for own in (row_names, names))
+    left, top = (10.0 + _CHARACTER * max(len(name) for name in own) for own in (row_names, names))
     left = max(left, _LEFT)
     side = min(18.0, (WIDTH - left - _RIGHT) / len(columns))
     tall = min(18.0, max(side, 12.0))

@@ -176,10 +176,11 @@ def _selection(model: MultiLabelMoM) -> dict[str, Any] | None:
     best = {key: max(scores.get(key, 0.0) for scores in held_out.values()) for key in keys}
     return {
         "keys": keys,
+        "ranks_again": "blend" in held_out,
         "n_documents": number(model.selection_["n_held_out"]),
         "rows": [
             {
-                "name": "blend" if name == "auto" else name,
+                "name": name,
                 "chosen": name == "auto" or name in weights,
                 "weight": number(weights[name]) if name in weights else "",
                 "cells": [

@@ -1,6 +1,7 @@
 """Charts of unusual values: all equal, very large, very small, not finite, none."""
 
 import math
+import re
 
 import pytest
 
@@ -41,3 +42,21 @@ def test_equal_values_are_a_flat_line_within_the_chart():
     heights = {float(point.partition(",")[2]) for point in points}
     assert len(heights) == 1
     assert 0 < heights.pop() < 220
+
+
+def test_each_name_of_a_series_has_the_colour_of_its_line():
+    names = [f"a rather long name {i}" for i in range(12)]
+    chart = series_chart([0.0, 1.0], {name: [i, i + 1.0] for i, name in enumerate(names)}, title="t")
+    lines = re.findall(r'<polyline class="series" points="[^"]*" stroke="([^"]+)"/>', chart)
+    named = re.findall(
+        r'<circle cx="([\d.]+)" cy="([\d.]+)" r="4" fill="([^"]+)"/><text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]+)<',
+        chart,
+    )
+    assert [name for *_, name in named] == names
+    assert [color for _, _, color, *_ in named] == lines
+    height = int(re.search(r'viewBox="0 0 \d+ (\d+)"', chart)[1])
+    at = [(float(x), float(y)) for *_, x, y, _ in named]
+    assert len(set(at)) == len(names)
+    assert max(y for _, y in at) < height
+    # Names share lines where there is room.
+    assert len({y for _, y in at}) < len(names) / 2

@@ -75,10 +75,10 @@ def test_all_sections_are_there(auto):
 def test_selection_and_scores_are_shown(auto):
     text = render_label_report(auto)
     for name, scores in auto.selection_["held_out"].items():
-        assert ("blend" if name == "auto" else name) in text
+        assert name in text
         assert f"{scores['P@1']:.4f}" in text
     chosen = re.findall(r'<tr class="chosen"><td class="name">([^<]+)<', text)
-    assert set(chosen) == {"blend", *auto.selection_["weights"]}
+    assert set(chosen) == {"auto", *auto.selection_["weights"]}
 
 
 def test_metrics_are_shown_as_given():
@@ -231,7 +231,8 @@ def test_probabilities_of_test_documents_are_shown_beside_observed_shares(auto):
     assert "calibration error is 0.4200" in section
     assert "Measured on labelled" in section
     # Three observed shares, and as many points and two ends on the diagonal.
-    assert section.count("<circle") == 3 + 5
+    # Points of both lines, and a dot before each of their names.
+    assert section.count("<circle") == 3 + 5 + 2
     assert ">0.6100<" in page
 
 

@@ -274,8 +274,8 @@ def test_names_of_rows_have_room_beside_the_cells():
     text = str(heat_chart([[1.0], [0.5]], rows, ["one"], title="t", notes=[["a"], ["b"]]))
     shown = re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="end">([^<]+)<', text)
     assert [name for _, name in shown] == ["component 12", "b" * 23 + "…"]
-    # At this size of letters, those of a name are 5.4 pixels wide on average.
-    assert all(float(x) >= 5.4 * len(name) for x, name in shown)
+    # At this size, a letter of a wide font has 6.8 pixels on average.
+    assert all(float(x) >= 6.8 * len(name) for x, name in shown)
     assert all(float(x) > float(shown[0][0]) for x in re.findall(r'<rect class="cell" x="([\d.]+)"', text))
 
 
