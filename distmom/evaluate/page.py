@@ -22,6 +22,7 @@ from markupsafe import Markup
 import distmom
 from distmom.corpus.files.commit import destination, write_atomic
 from distmom.errors import UsageError
+from distmom.spectral.capabilities import Capability
 
 #: number of words and labels shown per state
 N_TOP = 8
@@ -170,11 +171,19 @@ def configuration(model: Any) -> dict[str, Any]:
         "version": distmom.__version__,
         "n_open": N_OPEN,
         "timings": _timings(model),
+        "unit": _unit(model),
         "pass_seconds": f"{pass_seconds:,.1f}",
         "other_seconds": f"{max(0.0, model.fit_seconds_ - pass_seconds):,.1f}",
         "parameters": [Row(name, _setting(value)) for name, value in sorted(model.get_params().items())],
         "settings": [Row(name, _setting(value)) for name, value in sorted(model.settings_.items())],
     }
+
+
+def _unit(model: Any) -> str:
+    """Return what a model was fitted to, in the plural."""
+    if model.can(Capability.VIEWS):
+        return "groups"
+    return "units" if model.can(Capability.ROWS) else "documents"
 
 
 def _setting(value: Any) -> str:

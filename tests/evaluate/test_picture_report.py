@@ -11,7 +11,7 @@ from distmom.errors import UsageError
 from distmom.evaluate.charts import group_color, scatter_chart, series_chart
 from distmom.evaluate.dispatch import write_report
 from distmom.evaluate.picture_report import render_picture_report
-from distmom.models import ProductMixture
+from distmom.models import ProductMixture, SphericalMixture
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +102,11 @@ def test_charts_without_points_are_empty():
     assert scatter_chart([np.nan], [0.0], [0], [""], title="") == ""
     assert series_chart([], {"a": []}, title="") == ""
     assert len({group_color(i) for i in range(12)}) == 12
+
+
+def test_a_report_of_rows_counts_units_and_has_no_empty_column():
+    X = np.random.default_rng(0).normal(size=(300, 4)) + 5.0 * np.eye(2, 4).repeat(150, axis=0)
+    page = render_picture_report(SphericalMixture(2).fit(X))
+    assert "units per second" in page
+    assert "documents per second" not in page
+    assert "interpretation" not in page
