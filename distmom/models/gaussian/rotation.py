@@ -85,7 +85,9 @@ def recover_by_rotation(
         if k == 1:
             means, weights, diagnostics = np.zeros((len(values), 1)), np.ones(1), dict[str, Any]()
         else:
-            estimates = _estimates(moments, k, method, rng, n_rotations)
+            # No variance between views is then larger than that of the constant coordinate.
+            unit = float(np.sqrt(values[0])) if values[0] > 0.0 else 1.0
+            estimates = _estimates(moments, k, method, rng, n_rotations, unit)
             means, weights = _averaged(estimates)
             diagnostics = {
                 "n_rotations": len(estimates),
@@ -137,15 +139,18 @@ class _Estimate:
 
 
 def _estimates(
-    moments: RowMoments, k: int, method: str, rng: np.random.Generator, n_rotations: int
+    moments: RowMoments, k: int, method: str, rng: np.random.Generator, n_rotations: int, unit: float
 ) -> list[_Estimate]:
-    """Return the estimates of the rotations that carry k components, the best conditioned first."""
+    """Return the estimates of the rotations that carry k components, the best conditioned first.
+
+    Views are divided by ``unit`` for the decomposition.
+    """
     r, found, refused = len(moments.second), list[_Estimate](), None
     for _ in range(n_rotations):
         factors = np.linalg.qr(rng.standard_normal((r, r)))
         rotation = factors.Q * np.sign(np.diag(factors.R))
         try:
-            found.append(_estimate(moments, k, method, rotation))
+            found.append(_estimate(moments, k, method, rotation, unit))
         except NumericalError as error:
             refused = error
     if not found:
@@ -154,9 +159,9 @@ def _estimates(
     return sorted(found, key=lambda each: -each.conditioning)
 
 
-def _estimate(moments: RowMoments, k: int, method: str, rotation: np.ndarray) -> _Estimate:
+def _estimate(moments: RowMoments, k: int, method: str, rotation: np.ndarray, unit: float) -> _Estimate:
     views = [rotation[:, t::N_GROUPS] for t in range(N_GROUPS)]
-    extended = _extended(moments, views)
+    extended = _extended(moments, [view / unit for view in views])
     own = align_views(extended, k, method)
     means = sum(
         (view @ rows[: view.shape[1]] for view, rows in zip(views, own.means, strict=True)), np.zeros(())
@@ -165,7 +170,7 @@ def _estimate(moments: RowMoments, k: int, method: str, rotation: np.ndarray) ->
     singular = [np.linalg.svd(pair[:-1, :-1], compute_uv=False)[k - 2] for pair in extended.pairs]
     between = max(float(weights @ (means**2).sum(axis=0)) / (k - 1), np.finfo(float).tiny)
     return _Estimate(
-        means,
+        unit * means,
         weights,
         float(min(singular)) / between,
         own.diagnostics["asymmetry"],
