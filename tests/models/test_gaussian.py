@@ -211,6 +211,17 @@ def test_em_passes_raise_the_likelihood():
     assert all(b > a for a, b in pairwise(likelihoods))
 
 
+@pytest.mark.parametrize("d", [5, 9, 300])
+def test_em_passes_keep_the_least_variance_of_rows_without_noise(d):
+    X = 3.0 * np.random.default_rng(0).normal(size=(5, d)) + 10.0
+    before = of_moments(5).fit(X)
+    model = SphericalMixture(5, n_em_iter=3).fit(X)
+    # A billionth of the variance per column.
+    assert_allclose(before.variances_, 1e-9 * X.var(axis=0).mean(), rtol=1e-3)
+    assert_allclose(model.variances_, before.variances_, rtol=1e-9)
+    assert_allclose(model.diagnostics_["log_likelihoods"], before.score(X), rtol=1e-6)
+
+
 @pytest.mark.parametrize("d", [8, 300])
 def test_random_halves_agree_on_the_number_of_components(d):
     true = gaussian_population(d, 4, scale=6.0 / np.sqrt(d))

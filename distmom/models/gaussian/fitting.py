@@ -13,7 +13,7 @@ from distmom.engine.directory.run_directory import load_sums
 from distmom.engine.stored.arrays import SLAB_ROWS
 from distmom.engine.sums.tall import read_rows
 from distmom.models.gaussian.posterior import Gaussians, Posterior, maximised
-from distmom.models.gaussian.recovery import LEAST_NOISE, LEAST_VARIANCE, Found, count_components
+from distmom.models.gaussian.recovery import LEAST_VARIANCE, Found, count_components, least_variance
 from distmom.moments.rows.gaussian import (
     RowMoments,
     row_moments,
@@ -98,11 +98,11 @@ def stored_gaussians(run: Run, of: Gaussians, origin: Any) -> Gaussians:
 
 def maximise(scanned: PassResult, of: Gaussians, found: Found, common: bool) -> tuple[Gaussians, float]:
     """Return the parameters after an EM pass, and the log-likelihood per row with those before it."""
-    least = max(
-        LEAST_VARIANCE * found.diagnostics["noise_variance"],
-        LEAST_NOISE * float(np.mean(found.diagnostics["spectrum"])),
-        np.finfo(float).tiny,
-    )
+    d, n = of.offsets.shape[1], found.n_components - 1
+    noise, spectrum = found.diagnostics["noise_variance"], found.diagnostics["spectrum"]
+    # The least variance of the estimate by moments; with another one, EM might begin by lowering the likelihood.
+    trace = float(np.sum(spectrum[:n])) + (d - n) * noise
+    least = max(LEAST_VARIANCE * noise, least_variance(trace, d, float(np.sum(np.square(of.origin)))))
     return maximised(scanned.sums, of, common, least)
 
 

@@ -117,7 +117,8 @@ def whitened_rows(moments: RowMoments, k: int, d: int, offset: float, lower: boo
             white = Whitening(none, none, values, 0.0, 0, 1.0)
         else:
             white = whitened_covariance(moments, values, k, noise, d)
-    return WhitenedRows(k, values, vectors, noise, least_variance(moments, d, offset), white, moments.kept)
+    least = least_variance(moments.trace, d, offset)
+    return WhitenedRows(k, values, vectors, noise, least, white, moments.kept)
 
 
 def recover(
@@ -214,9 +215,18 @@ def _facts(of: WhitenedRows) -> dict[str, Any]:
     }
 
 
-def least_variance(moments: RowMoments, d: int, offset: float) -> float:
-    """Return the least variance of a component, also where rows have no noise."""
-    return float(LEAST_NOISE * moments.trace / d + 1e-15 * offset / d + np.finfo(float).tiny)
+def least_variance(trace: float, d: int, offset: float) -> float:
+    """Return the least variance of a component, also where rows have no noise.
+
+    Parameters
+    ----------
+    trace : float
+        Total variance of the rows.
+    d : int
+    offset : float
+        As for `recover`.
+    """
+    return float(LEAST_NOISE * trace / d + 1e-15 * offset / d + np.finfo(float).tiny)
 
 
 def _beyond(moments: RowMoments, W: np.ndarray) -> np.ndarray:

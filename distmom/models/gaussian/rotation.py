@@ -100,7 +100,7 @@ def recover_by_rotation(
     clipped = weights < LEAST_WEIGHT
     weights = np.maximum(weights, LEAST_WEIGHT)
     weights = weights / weights.sum()
-    floor = max(LEAST_VARIANCE * noise, least_variance(moments, d, offset))
+    floor = max(LEAST_VARIANCE * noise, least_variance(moments.trace, d, offset))
     variances = np.full(k, weights @ raw) if common else raw
     report = {
         "spectrum": [float(x) for x in values],
