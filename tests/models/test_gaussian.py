@@ -222,6 +222,17 @@ def test_em_passes_keep_the_least_variance_of_rows_without_noise(d):
     assert_allclose(model.diagnostics_["log_likelihoods"], before.score(X), rtol=1e-6)
 
 
+def test_axes_have_the_same_signs_for_any_number_of_shards():
+    X = gaussian_population(12, 3, scale=2.0).sample(1500, 5).X
+    first, *others = (
+        of_moments(3).fit_corpus(RowCorpus(X, shard_rows=n)) for n in (1500, 100, 130, 333, 700)
+    )
+    assert (np.take_along_axis(first.axes_, np.abs(first.axes_).argmax(axis=1)[:, None], 1) > 0.0).all()
+    for other in others:
+        assert_allclose(other.axes_, first.axes_, atol=1e-9)
+        assert_allclose(other.kept_, first.kept_, atol=1e-9)
+
+
 @pytest.mark.parametrize("d", [8, 300])
 def test_random_halves_agree_on_the_number_of_components(d):
     true = gaussian_population(d, 4, scale=6.0 / np.sqrt(d))

@@ -83,7 +83,7 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
     center_ : ndarray of shape (n_features,)
         Mean of the rows.
     axes_ : ndarray of shape (1 or 2, n_features)
-        Leading eigenvectors of the covariance.
+        Leading eigenvectors of the covariance; the entry of largest magnitude of each is positive.
     kept_ : ndarray of shape (n_kept, 1 or 2)
         Coordinates along ``axes_`` of at most 500 rows minus their mean, for pictures: the first rows of random
         units of the corpus (sequences if it has any, else single rows).

@@ -12,6 +12,7 @@ from distmom.engine import PassResult
 from distmom.engine.directory.run_directory import load_sums
 from distmom.engine.stored.arrays import SLAB_ROWS
 from distmom.engine.sums.tall import read_rows
+from distmom.linalg import fix_signs
 from distmom.models.gaussian.posterior import Gaussians, Posterior, maximised
 from distmom.models.gaussian.recovery import LEAST_VARIANCE, Found, count_components, least_variance
 from distmom.moments.rows.gaussian import (
@@ -112,7 +113,10 @@ def mixture_state(
     """Return the state, with the components by descending weight and the kept rows by component."""
     mean, order = of.origin[:, 0], np.argsort(-of.weights, kind="stable")
     of = Gaussians(of.origin, of.offsets[order], of.weights[order], of.variances[order])
-    axes = np.ascontiguousarray(product(basis.matrix, len(mean), found.plane).whole().T)
+    plane = product(basis.matrix, len(mean), found.plane).whole()
+    # Eigenvectors have any sign, which rounding and thereby the number of shards would decide.
+    axes = fix_signs(plane)
+    signs = np.where(np.einsum("da,da->a", plane, axes) < 0.0, -1.0, 1.0)
     coordinates = np.zeros((len(order), basis.rank))
     with one_blas_thread():
         for start in range(0, len(mean), SLAB_ROWS):
@@ -120,13 +124,13 @@ def mixture_state(
             coordinates += of.offsets[:, rows] @ read_rows(basis.matrix, rows)
         Y, squares = found.kept[:, :-1], found.kept[:, -1]
         joint = Posterior(of).joint_of_products(Y @ coordinates.T, squares)
-        kept = Y @ found.plane
+        kept = Y @ found.plane * signs
     diagnostics = found.diagnostics | sketch_facts(basis) | {"n_empty": count_empty(of.weights, n_rows)}
     if likelihoods:
         diagnostics["log_likelihoods"] = likelihoods
     if shares is not None:
         diagnostics["replicated_shares"] = shares
     return MixtureState(
-        of.offsets + mean, of.weights, of.variances, mean, axes, kept, joint.argmax(axis=1).astype(np.int32),
-        diagnostics,
+        of.offsets + mean, of.weights, of.variances, mean, np.ascontiguousarray(axes.T), kept,
+        joint.argmax(axis=1).astype(np.int32), diagnostics,
     )  # fmt: skip
