@@ -409,3 +409,13 @@ def test_the_example_of_the_documentation_runs():
     assert_allclose(model.transitions_[0], [[0.8, 0.2], [0.2, 0.8]], atol=0.05)
     for found, law in zip(model.leaves(), names["laws"], strict=True):
         assert_allclose(found, law, atol=0.1)
+
+
+@pytest.mark.parametrize("tree", [STAR[0], QUARTET[0]])
+def test_one_state_of_leaves_that_determine_each_other_is_the_mean(tree):
+    rng = np.random.default_rng(0)
+    for x in (rng.exponential(size=(500, 1)), rng.normal(3.0, 1.0, (500, 1))):
+        for leaf in (x, np.repeat(x, 2, axis=1)):
+            model = LatentTree(1, tree=tree).fit((leaf,) * (3 if tree == STAR[0] else 4))
+            assert_allclose(model.components_[0], leaf.mean(), rtol=1e-12)
+            assert_allclose(model.diagnostics_["sum_weights"], 1.0)

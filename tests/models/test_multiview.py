@@ -384,3 +384,20 @@ def test_the_example_of_the_documentation_runs():
     assert [means.shape for means in names["model"].views()] == [(3, 40), (3, 12), (3, 6)]
     found, true = names["model"].predict(names["views"]), names["groups"]
     assert np.mean([np.bincount(true[found == h]).max() / (found == h).sum() for h in range(3)]) > 0.95
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"n_em_iter": 0}, {"third_moment": "slices"}, {"n_em_iter": 0, "lift": 2}, {"alpha0": 0.5}],
+)
+def test_one_component_of_views_that_determine_each_other_is_the_mean(options):
+    rng = np.random.default_rng(0)
+    for x in (
+        rng.exponential(size=(500, 1)),
+        rng.normal(3.0, 1.0, (500, 1)),
+        rng.integers(0, 2, (50, 1)) * 1.0,
+    ):
+        for view in (x, np.repeat(x, 2, axis=1)):
+            model = MultiView(1, **options).fit((view, view, view))
+            assert_allclose(model.components_[0], view.mean(), rtol=1e-12)
+            assert model.diagnostics_["sum_weights"] == pytest.approx(1.0)

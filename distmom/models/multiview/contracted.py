@@ -23,7 +23,7 @@ from distmom.moments.rows.contracted import ViewContractionsPass, view_contracti
 from distmom.moments.rows.multiview import MultiViewMomentsPass
 from distmom.moments.three_views import N_GROUPS, GroupPairs
 from distmom.spectral.program.run import Run, unknown
-from distmom.spectral.steps.centred_views import conditioning, extended_pairs
+from distmom.spectral.steps.centred_views import conditioning, extended_pairs, of_one_component
 from distmom.spectral.steps.contracted import Contracted, find_by_contractions, sliced_facts
 from distmom.spectral.steps.three_views import (
     AlignedViews,
@@ -94,7 +94,7 @@ def _unknown_views(r: int, k: int) -> WhitenedViews:
 
 def whitened(moments: GroupPairs, k: int) -> WhitenedViews:
     """Return the maps that whiten the views, with a constant coordinate first; runs on the scheduler node."""
-    return whiten_views(extended_pairs(moments), k)
+    return whiten_views(of_one_component(extended_pairs(moments), k), k)
 
 
 def load_contraction(directory: str) -> np.ndarray:
@@ -107,7 +107,7 @@ def aligned_views(
     directory: str, views: WhitenedViews, directions: np.ndarray, found: Contracted, k: int
 ) -> AlignedViews:
     """Return the components of all views in their bases."""
-    moments = extended_pairs(load_pairs(directory))
+    moments = of_one_component(extended_pairs(load_pairs(directory)), k)
     own = align_whitened(moments, views, found.found)
     diagnostics = {
         **own.diagnostics,

@@ -30,7 +30,7 @@ from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
 from distmom.moments.documents.dirichlet import second_cross_moment, third_cross_moment
 from distmom.moments.three_views import PAIRS, GroupMoments
-from distmom.spectral.steps.centred_views import extended, measured_views
+from distmom.spectral.steps.centred_views import extended, measured_views, of_one_component
 from distmom.spectral.steps.concentration import LEAST, MOST, warn_at_ends
 from distmom.spectral.steps.three_views import AlignedViews
 
@@ -84,7 +84,7 @@ def decomposed(moments: GroupMoments, k: int, method: str, alpha0: float = 0.0) 
     if not independent:
         # The correction divides the pair of the constant coordinate by alpha0 + 1, and no pair of centred columns.
         # The coordinate must stay the largest singular direction, also where rows have more components than k.
-        moments = extended(moments, math.sqrt(alpha0 + 1.0))
+        moments = of_one_component(extended(moments, math.sqrt(alpha0 + 1.0)), k)
     moments = diagonal_moments(moments, alpha0)
     views = measured_views(moments, k, method)
     diagnostics = dict(views.diagnostics)

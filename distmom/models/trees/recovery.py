@@ -25,6 +25,7 @@ from distmom.models.trees.structure import Tree
 from distmom.moments.dense_rows import view_slices
 from distmom.moments.rows.trees import TreeMoments
 from distmom.moments.three_views import PAIRS, GroupMoments
+from distmom.spectral.steps.centred_views import of_one_component
 from distmom.spectral.steps.three_views import align_views
 
 
@@ -152,7 +153,7 @@ def _decomposed(moments: TreeMoments, tree: Tree, h: int, k: int, method: str, s
     """Decompose the triple of a hidden variable, and return the means of all leaves given its states."""
     leaves = moments.leaves[h]
     try:
-        found = align_views(_three_views(moments, h), k, method, seed)
+        found = align_views(of_one_component(_three_views(moments, h), k), k, method, seed)
     except NumericalError as error:
         shown = ", ".join(str(leaf + 1) for leaf in leaves)
         raise NumericalError(f"hidden variable {h}, seen by leaves {shown}: {error}") from error

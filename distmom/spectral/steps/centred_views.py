@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.moments.three_views import N_GROUPS, PAIRS, GroupMoments, GroupPairs
 from distmom.spectral.steps.three_views import AlignedViews, align_views
+
+_Moments = TypeVar("_Moments", bound=GroupPairs)
 
 
 def extended(moments: GroupMoments, constant: float = 1.0) -> GroupMoments:
@@ -35,6 +38,25 @@ def extended_pairs(moments: GroupPairs, constant: float = 1.0) -> GroupPairs:
         more_pairs[i, 0, :], more_pairs[i, :, 0] = constant * more_means[t], constant * more_means[s]
         more_pairs[i, 1:, 1:] = pairs[i]
     return GroupPairs(more_means, more_pairs)
+
+
+def of_one_component(moments: _Moments, k: int) -> _Moments:
+    """Return moments of views with a constant coordinate as k components have them: one has no covariances.
+
+    The range of one component is that of its mean, which the constant coordinate has. Where views determine each
+    other, a direction of theirs is as large, and rounding would decide which of the two a decomposition takes.
+    """
+    if k > 1:
+        return moments
+    pairs = moments.pairs.copy()
+    pairs[:, 1:, 1:] = 0.0
+    if not isinstance(moments, GroupMoments):
+        return replace(moments, pairs=pairs)
+    triples = np.zeros_like(moments.triples)
+    triples[0, 0], triples[0, :, 0], triples[:, 0, 0] = (
+        moments.triples[0, 0], moments.triples[0, :, 0], moments.triples[:, 0, 0],
+    )  # fmt: skip
+    return replace(moments, pairs=pairs, triples=triples)
 
 
 def decomposed_views(moments: GroupMoments, k: int, method: str) -> AlignedViews:
