@@ -13,6 +13,8 @@ from distmom.compiled import compiled
 
 #: iterations of projected gradient between checks, at which converged rows are removed
 _ITERATIONS_BETWEEN_CHECKS = 10
+#: largest entry of a row, in magnitude, up to which rounding leaves digits of its projection
+_FAR = 1e8
 
 
 def simplex_minima(
@@ -63,6 +65,9 @@ def simplex_minima(
 
 def simplex_rows(rows: np.ndarray) -> np.ndarray:
     """Return the distributions nearest to the rows of a matrix (n, k), by sorting."""
+    top = rows.max(axis=1, keepdims=True)
+    # A projection does not depend on what all entries share.
+    rows = np.where(np.abs(top) > _FAR, rows - top, rows)
     ordered = -np.sort(-rows, axis=1)
     shifts = (np.cumsum(ordered, axis=1) - 1.0) / np.arange(1, rows.shape[1] + 1)
     n_left = (ordered > shifts).sum(axis=1)
@@ -78,6 +83,10 @@ def _project_rows(points: Any) -> None:
     n, k = points.shape
     for i in range(n):
         row = points[i]
+        top = np.max(row)
+        if abs(top) > _FAR:
+            for c in range(k):
+                row[c] -= top
         size = k
         total = 0.0
         for c in range(k):

@@ -31,3 +31,15 @@ def test_projection_ends_where_entries_are_equal_up_to_rounding(scale):
     nothing = np.full((1, 3), np.nan)
     _project_rows(nothing)
     assert np.isnan(nothing).any()
+
+
+@pytest.mark.parametrize("scale", [1e10, 1e17, 1e300])
+def test_entries_that_are_far_from_one_have_a_projection(scale):
+    points = np.array(
+        [[scale, 0.0, 1.0], [-scale, -scale, -2.0 * scale], [1.0, -scale, 1.2], [0.2, scale, -scale]]
+    )
+    expected = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.4, 0.0, 0.6], [0.0, 1.0, 0.0]]
+    found = points.copy()
+    _project_rows(found)
+    assert_allclose(found, expected, atol=1e-12)
+    assert_allclose(simplex_rows(points), expected, atol=1e-12)

@@ -222,3 +222,12 @@ def test_the_example_of_the_documentation_runs():
     exec(code, names)
     assert matched(names["model"].components_, names["means"])[0] < 0.1
     assert_allclose(names["model"].alpha_, [0.6, 0.4, 0.2], atol=0.05)
+
+
+def test_shares_of_rows_that_are_far_from_all_components_sum_to_one():
+    rows, corpus = exact_shares()
+    model = MultiView(3, widths=WIDTHS, alpha0=ALPHA.sum()).fit_corpus(corpus)
+    direction = model.components_[1] - model.components_[0]
+    for distance in (1e3, 1e10, 1e20, 1e200):
+        found = model.predict_proba(rows[:1] + distance * direction)
+        assert_allclose(found.sum(axis=1), 1.0)
