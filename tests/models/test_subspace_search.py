@@ -247,6 +247,8 @@ def test_what_does_not_suit_is_refused():
         model.search()
     with pytest.raises(UsageError, match="search: expected 8 features, got 2"):
         model.search([1.0, 2.0])
+    with pytest.raises(UsageError, match="along: expected a vector, got an array of 2 dimensions"):
+        model.search(X[:3])
     with pytest.raises(UsageError, match=r"expected a product below 8, the number of features.*got 9"):
         SubspaceSearch(3, dimension=3).fit(X)
     with pytest.raises(InputError, match="NaN"):

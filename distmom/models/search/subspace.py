@@ -253,6 +253,8 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
         check_is_fitted(self)
         if (along is None) == (rows is None):
             raise UsageError("search: specify either along or rows")
+        if rows is None and np.ndim(along) != 1:
+            raise UsageError(f"along: expected a vector, got an array of {np.ndim(along)} dimensions")
         X = checked_rows(np.atleast_2d(along) if rows is None else rows, "along" if rows is None else "rows")
         if X.shape[1] != len(self.basis_):
             raise UsageError(f"search: expected {len(self.basis_)} features, got {X.shape[1]}")
