@@ -238,7 +238,8 @@ def run_model(
         fit_s = watch.seconds
         model.save(folder / "model", overwrite=True)
         watch = Stopwatch()
-        predict_corpus(model, test, folder / "predictions", top=5, client=executor, overwrite=True)
+        # Other systems, and the metrics, have labels for documents without a known word too.
+        predict_corpus(model, test, folder / "predictions", top=5, fill=True, client=executor, overwrite=True)
         predict_s = watch.seconds
     metrics = evaluate_corpus(model, test, client=executor, auc_documents=auc_documents)
     return {
