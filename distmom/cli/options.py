@@ -16,19 +16,6 @@ from distmom.corpus.files.storage import is_url
 from distmom.corpus.sources.row_formats import ROW_FORMATS
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: names of the parameters of a command that `input_options` adds
-INPUT_NAMES = (
-    "format_",
-    "labels",
-    "vocab",
-    "label_source",
-    "zero_based",
-    "text_field",
-    "labels_field",
-    "label_separator",
-    "id_column",
-    "strict",
-)
 #: largest n of n-grams
 MAX_NGRAM = 10
 
@@ -268,3 +255,7 @@ def input_options(command: F) -> F:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+#: names of the parameters that `input_options` adds to a command
+INPUT_NAMES = tuple(str(param.name) for param in click.command("read")(input_options(lambda: None)).params)

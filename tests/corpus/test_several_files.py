@@ -9,6 +9,7 @@ import pytest
 from helpers import write
 
 from distmom.corpus import ingest
+from distmom.corpus.sources.files import SourceFiles
 from distmom.errors import InputError, UsageError
 
 
@@ -231,3 +232,24 @@ def test_progress_covers_all_files(tmp_path):
     ingest(paths, tmp_path / "c", progress=lambda *event: seen.append(event))
     total = sum(path.stat().st_size for path in paths)
     assert [event for event in seen if event[0] == "read"][-1] == ("read", total, total)
+
+
+def test_a_change_of_any_file_is_found(tmp_path):
+    folder = tmp_path / "x.zarr"
+    folder.mkdir()
+    (folder / "a").write_text("1")
+    (tmp_path / "lengths").write_text("12")
+    files = SourceFiles([folder, tmp_path / "lengths"])
+    assert [entry[:2] for entry in files.state] == [(f"{folder}/a", 1), (f"{tmp_path}/lengths", 2)]
+    assert files.n_bytes == 3
+    files.check_unchanged()
+    for change, path in ((folder / "b").touch, folder / "b"), ((folder / "a").unlink, folder / "a"):
+        files = SourceFiles([folder, tmp_path / "lengths"])
+        change()
+        with pytest.raises(
+            InputError, match=re.escape(f"{path}: source: expected a file that does not change")
+        ):
+            files.check_unchanged()
+    (tmp_path / "lengths").unlink()
+    with pytest.raises(UsageError, match="lengths: cannot be opened"):
+        files.check_unchanged()

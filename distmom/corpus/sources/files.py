@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence, Set
-from typing import Any
 
 from distmom.corpus.sources.formats import FORMATS, checked_format
 from distmom.errors import InputError, UsageError
@@ -65,7 +64,7 @@ class SourceFiles:
 
     Attributes
     ----------
-    state : list of [str, int, int]
+    state : list of (str, int, int)
         Absolute path, size in bytes and time of modification in nanoseconds of every file.
 
     Raises
@@ -76,24 +75,31 @@ class SourceFiles:
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
         self._paths = [os.fspath(path) for path in paths]
-        self.state = self._seen()
+        self._before = self._seen()
+        self.state: list[tuple[str, int, int]] = [
+            (os.path.abspath(file), *seen) for file, seen in self._before.items()
+        ]
 
     @property
     def n_bytes(self) -> int:
         """Size of all files together."""
-        return sum(size for _, size, _ in self.state)
+        return sum(size for size, _ in self._before.values())
 
     def check_unchanged(self) -> None:
-        """Raise an InputError if a file has changed, come or gone."""
-        before, now = ({path: seen for path, *seen in state} for state in (self.state, self._seen()))
-        for path in before | now:
-            if before.get(path) != now.get(path):
+        """Raise an InputError if a file has changed, or a directory has another file or lacks one.
+
+        A path that cannot be opened any more is a UsageError.
+        """
+        now = self._seen()
+        for file in self._before | now:
+            if self._before.get(file) != now.get(file):
                 raise InputError.at(
-                    path, None, "source", "a file that does not change during ingest", "a file that changed"
+                    file, None, "source", "a file that does not change during ingest", "a file that changed"
                 )
 
-    def _seen(self) -> list[list[Any]]:
-        found = []
+    def _seen(self) -> dict[str, tuple[int, int]]:
+        """Return size and time of modification of every file, by its path as given."""
+        found = {}
         for path in self._paths:
             files = [path]
             if os.path.isdir(path):
@@ -103,7 +109,7 @@ class SourceFiles:
             try:
                 for file in files:
                     status = os.stat(file)
-                    found.append([os.path.abspath(file), status.st_size, status.st_mtime_ns])
+                    found[file] = (status.st_size, status.st_mtime_ns)
             except OSError as error:
                 raise UsageError(f"{path}: cannot be opened: {error.strerror or error}") from error
         return found

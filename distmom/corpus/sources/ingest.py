@@ -166,7 +166,8 @@ def ingest(
     settings = _settings(name, spec, shard_documents)
     if len(paths) > 1:
         settings |= {"n_files": len(paths)}
-    files = SourceFiles(paths if label_source is None else [*paths, label_source])
+    read = SourceFiles(paths)
+    files = read if label_source is None else SourceFiles([*paths, label_source])
     fingerprint = _fingerprint(
         [files.state, settings, words, label_names]
         + ([list(like.vocabulary), list(like.label_names)] if like is not None else [])
@@ -180,7 +181,7 @@ def ingest(
         settings,
         builtins.map if map is None else map,
         progress or (lambda stage, done, total: None),
-        SourceFiles(paths).n_bytes,
+        read.n_bytes,
         files.check_unchanged,
     )
 
