@@ -1,17 +1,27 @@
 """Passes over rows of independent columns: sums by brute force, and memory within the plan."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers import WeightedRows, peak_bytes
 from numpy.testing import assert_allclose
 
 from distmom.corpus import RowCorpus
-from distmom.models.diagonal.posterior import DiagonalAssignPass, DiagonalEMPass, Diagonals, Posterior
+from distmom.models.diagonal.posterior import (
+    DiagonalAssignPass,
+    DiagonalEMPass,
+    Diagonals,
+    Posterior,
+    maximised,
+)
 from distmom.moments.rows.diagonal import ColumnMomentsPass, ViewSquaresPass, column_moments
 from distmom.moments.rows.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
 from distmom.spectral.posteriors import posterior_of
 
 WIDTHS = (5, 4, 4)
+#: parameters that are stacked for several mixtures
+STACKED = ("means", "variances", "weights")
 
 
 def rows_of(n=300, d=13, seed=0):
@@ -110,7 +120,29 @@ def test_an_em_pass_adds_up_responsibilities_of_weighted_rows():
     assert_allclose(sums["p"], own.sum(axis=0), rtol=1e-10)
     assert_allclose(sums["pz"], own.T @ z, rtol=1e-9, atol=1e-9)
     assert_allclose(sums["pzz"], own.T @ z**2, rtol=1e-9)
-    assert float(sums["log_likelihood"]) == pytest.approx(weights @ density)
+    assert sums["log_likelihood"] == pytest.approx([weights @ density])
+
+
+def test_an_em_pass_adds_up_the_sums_of_stacked_mixtures():
+    X, weights = rows_of()
+    corpus = WeightedRows(X, weights, shard_rows=64)
+    one = diagonals(X)
+    other = replace(
+        one, means=one.means[::-1] + 0.3, variances=2.0 * one.variances, weights=one.weights[::-1]
+    )
+    both = replace(
+        one, **{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in STACKED}
+    )
+    found = whole(corpus, DiagonalEMPass(13, of=both, n_components=3, n_mixtures=2))
+    apart = [whole(corpus, DiagonalEMPass(13, of=of, n_components=3)) for of in (one, other)]
+    for name in ("p", "pz", "pzz", "log_likelihood"):
+        assert_allclose(found[name], np.concatenate([each[name] for each in apart]), rtol=1e-12)
+    after, likelihoods = maximised(found, both, 1e-6)
+    for i, (of, own) in enumerate(zip((one, other), apart, strict=True)):
+        expected, (likelihood,) = maximised(own, of, 1e-6)
+        for name in STACKED:
+            assert_allclose(getattr(after, name)[3 * i : 3 * i + 3], getattr(expected, name), rtol=1e-12)
+        assert likelihoods[i] == pytest.approx(likelihood)
 
 
 @pytest.mark.parametrize("d", [48, 3000])
@@ -135,6 +167,7 @@ def test_a_block_needs_no_more_memory_than_planned(d, n):
             constants=np.ones(3),
         ),
         DiagonalEMPass(d, of=of, n_components=3),
+        DiagonalEMPass(d, of=diagonals(X, 40), n_components=20, n_mixtures=2),
         DiagonalAssignPass(d, of=of, n_components=3),
     ]  # fmt: skip
     if d < 64:

@@ -3,7 +3,8 @@
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3.1 and theorem 3.6 (see `distmom.models.diagonal.recovery`). Columns are put into three groups at
 random, which are three views of a row that are independent given its component. Iterations of expectation and
-maximisation (EM) start from the moments and use all columns together.
+maximisation (EM) start from the moments and use all columns together. Few columns give EM a second start, and the
+one of the larger likelihood is kept.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.models.diagonal.fitting import (
     DiagonalState,
+    averaged,
     decomposed_partition,
     diagonal_state,
     diagonals_of,
     estimate_of_views,
+    likeliest,
     load_column_moments,
     maximise,
     next_view_basis,
     ordered_units,
-    started,
     stored_diagonals,
     sums_of_squares,
     units_of,
@@ -37,7 +39,12 @@ from distmom.models.diagonal.fitting import (
 )
 from distmom.models.diagonal.pictures import pictures_of
 from distmom.models.diagonal.posterior import DiagonalAssignPass, DiagonalEMPass, Diagonals, Posterior
-from distmom.models.diagonal.recovery import Estimate, recover_by_partitions, view_scales
+from distmom.models.diagonal.recovery import (
+    Estimate,
+    most_components,
+    recover_starts,
+    view_scales,
+)
 from distmom.moments.rows.diagonal import ColumnMomentsPass, ViewSquaresPass
 from distmom.moments.rows.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
 from distmom.moments.three_views import N_GROUPS
@@ -73,10 +80,11 @@ class DiagonalMixture(RowDensity):
         Mean and standard deviation of every column. A constant column counts as having its value as the standard
         deviation, or one if it is zero.
     diagnostics_ : dict
-        ``conditioning`` has, for every two thirds of the columns, the ratio of the n_components-th to the largest
-        singular value of their moment; ``coherence`` the largest leverage of a column, which must be small for
-        random thirds to work (proposition 3.2); ``residual`` the share of the whitened third moment that the
-        components do not explain; ``log_likelihoods`` the average per row before each EM pass (see
+        ``start`` is "thirds" or "rows", the moments from which the fit comes: of three views, or of all columns
+        together. ``conditioning`` has, for every two thirds of the columns, the ratio of the n_components-th to
+        the largest singular value of their moment; ``coherence`` the largest leverage of a column, which must be
+        small for random thirds to work (proposition 3.2); ``residual`` the share of the whitened third moment
+        that the components do not explain; ``log_likelihoods`` the average per row before each EM pass (see
         docs/diagonal.md).
     vocabulary_ : list of str
         Names of the columns.
@@ -142,25 +150,24 @@ class DiagonalMixture(RowDensity):
         Raises
         ------
         UsageError
-            If a parameter is invalid, there are fewer than ``3 (n_components - 1)`` features, or fewer rows than
-            components.
+            If a parameter is invalid, there are fewer rows than components, or there are more components than
+            features, or with more than 64 features or without EM, more than ``n_features // 3 + 1``.
         InputError
             If a value is not finite.
         NumericalError
-            If the moments of thirds of the columns carry fewer components than requested, or squares of values
-            are out of range.
+            If the moments carry fewer components than requested, or squares of values are out of range.
         """
         return self.fit_corpus(corpus_of_rows(X, checked_dense(X, 1)))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""
         super().check(corpus)
-        most = corpus.n_words // N_GROUPS + 1
+        d = corpus.n_words
+        whole = d <= MOST_WHOLE and self.n_em_iter > 0
+        most = max(d, 1) if whole else most_components(d)
         if self.n_components > most:
-            raise UsageError(
-                f"n_components: expected at most {most}, one more than a third of the {corpus.n_words} columns, "
-                f"got {self.n_components}"
-            )
+            what = "the number of columns" if whole else f"one more than a third of the {d} columns"
+            raise UsageError(f"n_components: expected at most {most}, {what}, got {self.n_components}")
         check_n_rows(corpus.n_rows, self.n_components)
 
     def program(self, run: Run) -> DiagonalState:
@@ -169,28 +176,39 @@ class DiagonalMixture(RowDensity):
         columns = MultiViewColumnsPass(d, widths=(d,))
         counted = run.scan(columns, units_of, out=TallResult({"units": unknown_columns(d, 2)}, {}))
         (units,) = counted.states["units"].parts
-        found = self._whole(run, units) if d <= MOST_WHOLE else self._views(run, units)
-        out = Diagonals(unknown(d, 2), unknown(k, d), unknown(k, d), unknown(k))
-        of, n_floored = run.apply(diagonals_of, units, found, out=(out, unknown()))
-        if self.n_em_iter:
-            of = run.apply(started, of, out=of)
+        found = self._whole(run, units) if d <= MOST_WHOLE else [self._views(run, units)]
+        one, stacked = (
+            Diagonals(unknown(d, 2), unknown(n * k, d), unknown(n * k, d), unknown(n * k))
+            for n in (1, len(found))
+        )
+        of, n_floored = run.apply(diagonals_of, units, found, out=(stacked, unknown()))
+
+        def first(of: Diagonals) -> tuple[Any, ...]:
+            of = run.apply(averaged, of, k, out=of)
+            stored = stored_diagonals(run, of)
+            return run.scan(DiagonalEMPass(d, of=stored, n_components=k, n_mixtures=len(found))), of
 
         def expect(of: Diagonals) -> tuple[Any, ...]:
             return run.scan(DiagonalEMPass(d, of=stored_diagonals(run, of), n_components=k)), of
 
-        of, likelihoods = iterate(run, of, self.n_em_iter, expect, maximise)
+        n_first = self.n_em_iter // 2 + 1 if self.n_em_iter else 0
+        of, before = iterate(run, of, n_first, first, maximise)
+        of, best = run.apply(likeliest, of, k, before, out=(one, unknown()))
+        of, after = iterate(run, of, self.n_em_iter - n_first, expect, maximise)
         state: DiagonalState = run.apply(
-            diagonal_state, of, found.diagnostics, n_floored, likelihoods, run.corpus.n_rows, out=unknown()
+            diagonal_state, of, best, found, n_floored, before, after, run.corpus.n_rows, out=unknown()
         )
         return state
 
-    def _whole(self, run: Run, units: Any) -> Estimate:
-        """Add up all moments of few columns, and estimate the parameters by the best partition."""
-        d = run.corpus.n_words
+    def _whole(self, run: Run, units: Any) -> list[Estimate]:
+        """Add up all moments of few columns, and estimate the parameters by them, in two ways where EM follows."""
+        d, k = run.corpus.n_words, self.n_components
         load = partial(load_column_moments, run.scan(ColumnMomentsPass(d, units=units)).directory)
+        # One component has one start, and without EM there is nothing to choose by.
+        together = k > 1 and self.n_em_iter > 0
         return run.small(
-            recover_by_partitions, load, self.n_components, self.decomposition, self.n_partitions,
-            self._seed, where=self.decompose_on, out=Estimate.of_shape(self.n_components, d),
+            recover_starts, load, k, self.decomposition, self.n_partitions, self._seed, together,
+            where=self.decompose_on, out=[Estimate.of_shape(k, d)] * (1 + together),
         )  # fmt: skip
 
     def _views(self, run: Run, units: Any) -> Estimate:

@@ -35,7 +35,7 @@ LEAST_VARIANCE = 1e-6
 #: least variance by moments, as a share of the average variance of the column within components, and of its whole
 #: variance: moments of few rows may be negative, and the means of columns without noise have sampling errors
 _LEAST_OF_WITHIN, _LEAST_BY_MOMENTS = 1e-2, 1e-3
-#: share of the average variance within components in the variances with which EM starts: a component that is too
+#: share of the average variance within components in the variances of the first EM passes: a component that is too
 #: narrow at first attracts few rows
 START_SHARE = 0.5
 #: least variance of a column, as a share of its mean square, by which it is scaled before its variance is known
@@ -180,36 +180,57 @@ def estimate_of_views(
     back = np.argsort(order)
     return estimate_of(
         (means * inverse)[back], (products / weights * inverse**2)[back], weights, shifts[back, 0], spreads[back],
-        found.diagnostics,
+        found.diagnostics | {"start": "thirds"},
     )  # fmt: skip
 
 
 # Parameters and state
 
 
-def diagonals_of(units: StoredArray, found: Estimate) -> tuple[Diagonals, int]:
-    """Return the parameters in units in which every column has variance one, and the number of floored variances.
+def diagonals_of(units: StoredArray, found: list[Estimate]) -> tuple[Diagonals, list[int]]:
+    """Return stacked mixtures in units of the columns' deviations, and their numbers of floored variances.
 
     A constant column has no variance to be a unit: it counts as having its value as the standard deviation, or
     one if it is zero.
     """
     mean, factors = np.asarray(units.load(), np.float64).T
-    varying = found.spreads > 0.0
-    center = mean + found.shifts / factors
+    varying, spreads = found[0].spreads > 0.0, found[0].spreads
+    center = mean + found[0].shifts / factors
     constant = np.where(center == 0.0, 1.0, np.abs(center))
-    scales = np.where(varying, found.spreads / factors, constant)
-    means = np.where(varying, found.means, 0.0)
-    within = np.where(varying, 1.0 - found.weights @ means**2, 0.0)
-    least = np.maximum(_LEAST_OF_WITHIN * within, _LEAST_BY_MOMENTS)
-    variances = np.where(varying, np.maximum(found.variances, least), LEAST_VARIANCE)
-    n_floored = int(np.count_nonzero((found.variances < least)[:, varying]))
-    return Diagonals(np.column_stack([center, 1.0 / scales]), means, variances, found.weights), n_floored
+    scales = np.where(varying, spreads / factors, constant)
+    stacked, n_floored = [], []
+    for each in found:
+        means = np.where(varying, each.means, 0.0)
+        within = np.where(varying, 1.0 - each.weights @ means**2, 0.0)
+        least = np.maximum(_LEAST_OF_WITHIN * within, _LEAST_BY_MOMENTS)
+        variances = np.where(varying, np.maximum(each.variances, least), LEAST_VARIANCE)
+        stacked.append((means, variances, each.weights))
+        n_floored.append(int(np.count_nonzero((each.variances < least)[:, varying])))
+    parts = (np.concatenate(values) for values in zip(*stacked, strict=True))
+    return Diagonals(np.column_stack([center, 1.0 / scales]), *parts), n_floored
 
 
-def started(of: Diagonals) -> Diagonals:
-    """Return the parameters with which EM starts."""
-    within = of.weights @ of.variances
-    return replace(of, variances=(1.0 - START_SHARE) * of.variances + START_SHARE * within)
+def averaged(of: Diagonals, k: int) -> Diagonals:
+    """Return stacked mixtures of k components with the variances of the first EM passes."""
+    variances = of.variances.reshape(-1, k, of.variances.shape[1])
+    within = np.einsum("sh,shi->si", of.weights.reshape(-1, k), variances)[:, None]
+    mixed = (1.0 - START_SHARE) * variances + START_SHARE * within
+    return replace(of, variances=mixed.reshape(of.variances.shape))
+
+
+def likeliest(of: Diagonals, k: int, likelihoods: list[np.ndarray]) -> tuple[Diagonals, int]:
+    """Return that of stacked mixtures of k components of the largest likelihood, and its position.
+
+    Parameters
+    ----------
+    of : Diagonals
+    k : int
+    likelihoods : list of ndarray of shape (n_mixtures,)
+        Log-likelihoods before each EM pass; without a pass the first mixture is returned.
+    """
+    best = int(np.argmax(np.nan_to_num(likelihoods[-1], nan=-np.inf))) if likelihoods else 0
+    own = slice(best * k, (best + 1) * k)
+    return Diagonals(of.units, of.means[own], of.variances[own], of.weights[own]), best
 
 
 def stored_diagonals(run: Run, of: Diagonals) -> Diagonals:
@@ -217,21 +238,43 @@ def stored_diagonals(run: Run, of: Diagonals) -> Diagonals:
     return Diagonals(run.put(of.units), run.put(of.means), run.put(of.variances), run.put(of.weights))
 
 
-def maximise(scanned: PassResult, of: Diagonals) -> tuple[Diagonals, float]:
-    """Return the parameters after an EM pass, and the log-likelihood per row with those before it."""
+def maximise(scanned: PassResult, of: Diagonals) -> tuple[Diagonals, np.ndarray]:
+    """Return the parameters after an EM pass, and the log-likelihoods per row of the mixtures before it."""
     return maximised(scanned.sums, of, LEAST_VARIANCE)
 
 
 def diagonal_state(
-    of: Diagonals, diagnostics: dict[str, Any], n_floored: int, likelihoods: list[float], n_rows: int
+    of: Diagonals,
+    best: int,
+    found: list[Estimate],
+    n_floored: list[int],
+    first: list[np.ndarray],
+    others: list[np.ndarray],
+    n_rows: int,
 ) -> DiagonalState:
-    """Return the state, with the components by descending weight."""
+    """Return the state, with the components by descending weight.
+
+    Parameters
+    ----------
+    of : Diagonals
+        The parameters after all EM passes.
+    best : int
+        Position of the start from which they come.
+    found : list of Estimate
+        All starts.
+    n_floored : list of int
+        Their numbers of floored variances.
+    first, others : list of ndarray
+        Log-likelihoods before the EM passes of all starts, and of the best one.
+    n_rows : int
+    """
     order = np.argsort(-of.weights, kind="stable")
     center, factors = np.ascontiguousarray(of.units.T)
     scales = 1.0 / factors
-    measured = diagnostics | {
-        "n_floored_variances": n_floored, "n_empty": count_empty(of.weights, n_rows),
+    measured = found[best].diagnostics | {
+        "n_floored_variances": n_floored[best], "n_empty": count_empty(of.weights, n_rows),
     }  # fmt: skip
+    likelihoods = [float(each[best]) for each in first] + [float(each[0]) for each in others]
     if likelihoods:
         measured["log_likelihoods"] = likelihoods
     return DiagonalState(

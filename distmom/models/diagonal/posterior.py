@@ -31,6 +31,10 @@ class Diagonals:
     means, variances : ndarray of shape (k, d)
         Conditional means and variances of the columns in these units.
     weights : ndarray of shape (k,)
+
+    Notes
+    -----
+    Several mixtures of k components each are stacked along the first axis of means, variances and weights.
     """
 
     units: Any
@@ -45,6 +49,7 @@ class Posterior:
     Parameters
     ----------
     of : Diagonals
+        One mixture, or several stacked ones.
     """
 
     def __init__(self, of: Diagonals) -> None:
@@ -59,8 +64,14 @@ class Posterior:
     def pieces(self, X: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
         """Yield some rows at a time: which ones, z, its squares, probabilities (n, k) and log-densities (n,).
 
-        Values of z and squares are valid until the next rows are taken.
+        Values of z and squares are valid until the next rows are taken. The rows are of one mixture.
         """
+        for rows, z, squares, joint in self.joint(X):
+            density = normalise(joint)
+            yield rows, z, squares, joint, density
+
+    def joint(self, X: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield as `pieces` does, but ``log(w_h p(x | h))`` of the components of all stacked mixtures."""
         room = np.empty((min(piece_rows(X.shape[1]), len(X)), X.shape[1]))
         for rows, z in standardised(X, self.units):
             # Where squares overflow, densities are zero.
@@ -70,8 +81,7 @@ class Posterior:
                 joint += squares @ self.quadratic
                 joint += self.constants
             joint[np.isnan(joint)] = -np.inf
-            density = normalise(joint)
-            yield rows, z, squares, joint, density
+            yield rows, z, squares, joint
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,7 @@ class _DiagonalPass(MixturePass):
 
     of: Any = None
     n_components: int = 0
+    n_mixtures: int = 1
 
     block_rows = WHOLE_SHARD
 
@@ -89,11 +100,11 @@ class _DiagonalPass(MixturePass):
     @property
     def mapped_bytes(self) -> int:
         # Parameters as stored, and as they are multiplied with rows.
-        return 8 * self.n_features * (4 * self.n_components + 2)
+        return 8 * self.n_features * (4 * self.n_mixtures * self.n_components + 2)
 
     def working_bytes(self, n_rows: int) -> int:
         n = min(n_rows, piece_rows(self.n_features))
-        return 2 * piece_bytes(n_rows, self.n_features) + 24 * n * self.n_components
+        return 2 * piece_bytes(n_rows, self.n_features) + 24 * n * self.n_mixtures * self.n_components
 
 
 @dataclass(frozen=True)
@@ -103,12 +114,16 @@ class DiagonalEMPass(_DiagonalPass):
     Attributes
     ----------
     of : Diagonals
+        One mixture, or several stacked ones.
     n_components : int
+        Number of components of each.
+    n_mixtures : int, default 1
 
     Notes
     -----
-    Sums over rows in the units of the parameters, with their posterior probabilities p: ``p`` (k,), ``pz`` and
-    ``pzz`` (k, n_features) of the values and their squares; ``log_likelihood`` () and ``mass`` ().
+    Sums over rows in the units of the parameters, with their posterior probabilities p: ``p`` (m k,), ``pz`` and
+    ``pzz`` (m k, n_features) of the values and their squares, for m mixtures; ``log_likelihood`` (m,) and
+    ``mass`` ().
     """
 
     @property
@@ -116,26 +131,27 @@ class DiagonalEMPass(_DiagonalPass):
         return "em"
 
     def specs(self) -> dict[str, SumSpec]:
-        k, d = self.n_components, self.n_features
+        k, d = self.n_mixtures * self.n_components, self.n_features
         return {
             "p": SumSpec((k,)),
             "pz": SumSpec((k, d)),
             "pzz": SumSpec((k, d)),
-            "log_likelihood": SumSpec(()),
+            "log_likelihood": SumSpec((self.n_mixtures,)),
             "mass": SumSpec(()),
         }
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         X, weights = dense_rows(block)
         sums["mass"] += mass_of(X, weights)
-        for piece, z, squares, p, density in self.posterior().pieces(X):
+        for piece, z, squares, p in self.posterior().joint(X):
+            density = normalise(p.reshape(-1, self.n_components)).reshape(len(z), self.n_mixtures)
             if weights is not None:
                 p *= weights[piece, None]
-                density *= weights[piece]
+                density *= weights[piece, None]
             sums["p"] += p.sum(axis=0)
             sums["pz"] += p.T @ z
             sums["pzz"] += p.T @ squares
-            sums["log_likelihood"] += density.sum()
+            sums["log_likelihood"] += density.sum(axis=0)
         return None
 
 
@@ -150,7 +166,7 @@ class DiagonalAssignPass(AssignPass, _DiagonalPass):
     """
 
 
-def maximised(sums: Sums, before: Diagonals, least: float) -> tuple[Diagonals, float]:
+def maximised(sums: Sums, before: Diagonals, least: float) -> tuple[Diagonals, np.ndarray]:
     """Return the parameters that maximise the likelihood given the posterior, and the log-likelihood before.
 
     Parameters
@@ -165,7 +181,7 @@ def maximised(sums: Sums, before: Diagonals, least: float) -> tuple[Diagonals, f
     Returns
     -------
     after : Diagonals
-    log_likelihood : float
+    log_likelihoods : ndarray of shape (n_mixtures,)
         On average per row, of the parameters before.
     """
     p, mass = np.asarray(sums["p"]), float(sums["mass"])
@@ -173,5 +189,7 @@ def maximised(sums: Sums, before: Diagonals, least: float) -> tuple[Diagonals, f
     share = np.where(some, p[:, None], 1.0)
     means = np.where(some, np.asarray(sums["pz"]) / share, before.means)
     variances = np.where(some, np.asarray(sums["pzz"]) / share - means**2, before.variances)
-    after = replace(before, means=means, variances=np.maximum(variances, least), weights=p / p.sum())
-    return after, float(sums["log_likelihood"]) / mass
+    likelihoods = np.asarray(sums["log_likelihood"]) / mass
+    own = p.reshape(len(likelihoods), -1)
+    weights = (own / own.sum(axis=1, keepdims=True)).ravel()
+    return replace(before, means=means, variances=np.maximum(variances, least), weights=weights), likelihoods

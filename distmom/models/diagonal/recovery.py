@@ -1,4 +1,4 @@
-"""Means, weights and variances of axis-aligned Gaussians from moments of columns in three views.
+"""Means, weights and variances of axis-aligned Gaussians from moments of columns.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3.1, proposition 3.2 and theorem 3.6. The views of a random partition of the columns are independent
@@ -6,6 +6,10 @@ given the component. Their moments give conditional means and weights (`distmom.
 column i of view t, with y the values of the other two views and A their conditional means, ``s_h = w_h + c_h'y``
 with ``A'c_h = e_h - w_h 1`` has mean one in component h and zero in all others, so that ``E[z_i^2 s_h] / w_h`` is
 the conditional mean of the square. Of all such c_h, the shortest is used.
+
+Where EM follows, all columns together give it a second start, as if the columns of a component had one variance
+(theorems 3.2 and 3.3, by `distmom.models.gaussian.recovery`). It needs no views, and so finds components that
+thirds of the columns do not distinguish.
 """
 
 from __future__ import annotations
@@ -17,7 +21,9 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
+from distmom.models.gaussian.recovery import recover
 from distmom.moments.rows.diagonal import ColumnMoments
+from distmom.moments.rows.gaussian import RowMoments
 from distmom.moments.three_views import N_GROUPS, PAIRS, GroupMoments
 from distmom.spectral.program.run import unknown
 from distmom.spectral.steps import centred_views
@@ -54,6 +60,11 @@ class Estimate:
     def of_shape(cls, k: int, d: int) -> Estimate:
         """Return an estimate with given shapes but without content, for a ledger."""
         return cls(unknown(k, d), unknown(k, d), unknown(k), unknown(d), unknown(d), unknown())
+
+
+def most_components(d: int) -> int:
+    """Return the largest number of components that thirds of d columns can distinguish."""
+    return d // N_GROUPS + 1
 
 
 def view_moments(moments: ColumnMoments, views: np.ndarray) -> GroupMoments:
@@ -93,6 +104,67 @@ def decomposed_views(moments: GroupMoments, k: int, method: str) -> AlignedViews
     return AlignedViews(np.zeros((N_GROUPS, moments.means.shape[1], 1)), np.ones(1), diagnostics)
 
 
+def recover_starts(
+    moments: ColumnMoments, k: int, method: str, n: int, seed: int, together: bool
+) -> list[Estimate]:
+    """Estimate the parameters by random partitions, and by all columns together; runs on the scheduler node.
+
+    Parameters
+    ----------
+    moments, k, method, n, seed
+        As for `recover_by_partitions`.
+    together : bool
+        Whether to estimate them by all columns together, too.
+
+    Returns
+    -------
+    list of Estimate
+        Those that the moments give, in this order.
+
+    Raises
+    ------
+    NumericalError
+        If the moments give none.
+    """
+    found: list[Estimate] = []
+    refusals: list[str] = []
+    for recovered in (recover_by_partitions, _recover_by_rows)[: 1 + together]:
+        try:
+            found.append(recovered(moments, k, method, n, seed))
+        except NumericalError as error:
+            refusals.append(str(error))
+    if not found:
+        raise NumericalError("; and with all columns together, ".join(refusals))
+    return found
+
+
+def _recover_by_rows(moments: ColumnMoments, k: int, method: str, n: int, seed: int) -> Estimate:
+    """Estimate means and weights as if all columns of a component had the same variance; n is not used."""
+    varying = np.flatnonzero(moments.spreads > 0.0)
+    d = len(varying)
+    if k > max(d, 1):
+        raise NumericalError(f"only {d} columns vary, fewer than n_components={k}")
+    third = np.ascontiguousarray(moments.third[np.ix_(varying, varying, varying)])
+    of = RowMoments(
+        second=moments.second[np.ix_(varying, varying)], trace=float(d), third=third,
+        norms=np.einsum("ijj->i", third), n_sampled=moments.n_sampled, kept=np.zeros((0, d + 1)),
+    )  # fmt: skip
+    found = recover(of, k, d, False, method, seed, 0.0, False)
+    means = np.zeros((len(moments.spreads), k))
+    means[varying] = centred(found.means, found.weights)
+    within = np.maximum(1.0 - means**2 @ found.weights, 0.0)
+    measures = {
+        "start": "rows",
+        "residual": found.diagnostics.get("residual", 0.0),
+        "sum_weights": found.diagnostics.get("sum_weights", 1.0),
+        "eigenvalues": found.diagnostics.get("eigenvalues", [1.0]),
+        "spectrum": found.diagnostics["spectrum"],
+    }
+    return estimate_of(
+        means, means**2 + within[:, None], found.weights, moments.shifts, moments.spreads, measures
+    )
+
+
 def recover_by_partitions(moments: ColumnMoments, k: int, method: str, n: int, seed: int) -> Estimate:
     """Estimate the parameters by the best of several random partitions; runs on the scheduler node.
 
@@ -116,6 +188,9 @@ def recover_by_partitions(moments: ColumnMoments, k: int, method: str, n: int, s
     NumericalError
         If no partition has moments of k components.
     """
+    most = most_components(len(moments.second))
+    if k > most:
+        raise NumericalError(f"n_components={k}: thirds of the columns can distinguish at most {most}")
     partitions = random_views(len(moments.second), n, seed)
     with one_blas_thread():
         found = [view_moments(moments, views) for views in partitions]
@@ -154,7 +229,7 @@ def _estimate(moments: ColumnMoments, views: np.ndarray, found: AlignedViews, n_
             others = np.setdiff1d(np.arange(len(views)), own)
             coefficients = score_coefficients(means[others], weights)
             squares[own] = 1.0 + (moments.third[own, own][:, others] @ coefficients) / weights
-    diagnostics = found.diagnostics | {"n_refused_partitions": n_refused}
+    diagnostics = found.diagnostics | {"start": "thirds", "n_refused_partitions": n_refused}
     return estimate_of(means, squares, weights, moments.shifts, moments.spreads, diagnostics)
 
 

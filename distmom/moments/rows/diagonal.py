@@ -64,7 +64,8 @@ class ColumnMomentsPass(Pass):
     Notes
     -----
     Sums of ``z = (x - mean) * factor``: ``first`` (n_features,), ``second`` (n_features, n_features), ``third``
-    (n_features, n_features, n_features) and ``mass`` ().
+    (n_features, n_features, n_features) and ``mass`` (). ``sampled`` () counts the rows without weights: those of
+    a sample rather than of an enumerated population.
     """
 
     units: Any = None
@@ -94,11 +95,13 @@ class ColumnMomentsPass(Pass):
             "second": SumSpec((d, d)),
             "third": SumSpec((d, d, d)),
             "mass": SumSpec(()),
+            "sampled": SumSpec(()),
         }
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         X, weights = dense_rows(block)
         sums["mass"] += mass_of(X, weights)
+        sums["sampled"] += len(X) if weights is None else 0
         for piece, z in standardised(X, self.units):
             own = None if weights is None else weights[piece]
             weighted = z if own is None else z * own[:, None]
@@ -120,12 +123,15 @@ class ColumnMoments:
     shifts, spreads : ndarray of shape (d,)
         Means and standard deviations of the values that the pass has added up; a constant column has spread zero,
         and is zero in the moments.
+    n_sampled : int
+        Number of rows that are a sample; 0 for an enumerated population.
     """
 
     second: np.ndarray
     third: np.ndarray
     shifts: np.ndarray
     spreads: np.ndarray
+    n_sampled: int
 
 
 #: variance of z up to which a column is constant: factors make the variance at least the square of what rounding
@@ -155,7 +161,7 @@ def column_moments(sums: Sums) -> ColumnMoments:
     inverse = np.where(spreads > 0.0, 1.0 / np.where(spreads > 0.0, spreads, 1.0), 0.0)
     second *= np.outer(inverse, inverse)
     third *= inverse[:, None, None] * np.outer(inverse, inverse)
-    return ColumnMoments((second + second.T) / 2.0, third, m, spreads)
+    return ColumnMoments((second + second.T) / 2.0, third, m, spreads, int(sums["sampled"]))
 
 
 @dataclass(frozen=True)

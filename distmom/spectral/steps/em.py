@@ -10,6 +10,7 @@ import numpy as np
 from distmom.spectral.program.run import Run, unknown
 
 _P = TypeVar("_P")
+_L = TypeVar("_L")
 
 
 def iterate(
@@ -17,8 +18,8 @@ def iterate(
     parameters: _P,
     n_iter: int,
     expect: Callable[[_P], tuple[Any, ...]],
-    maximise: Callable[..., tuple[_P, float]],
-) -> tuple[_P, list[float]]:
+    maximise: Callable[..., tuple[_P, _L]],
+) -> tuple[_P, list[_L]]:
     """Return the parameters after some iterations, and the log-likelihood before each.
 
     Parameters
@@ -32,12 +33,13 @@ def iterate(
         Stores the arrays that a pass reads of the given parameters, makes the pass, and returns the arguments of
         ``maximise``: the result of the pass, and whatever else it takes.
     maximise : callable
-        ``maximise(*arguments)`` returns the next parameters, and the log-likelihood of those before.
+        ``maximise(*arguments)`` returns the next parameters, and the log-likelihood of those before, or the
+        log-likelihoods of several mixtures.
 
     Returns
     -------
     parameters : object
-    log_likelihoods : list of float
+    log_likelihoods : list of float or ndarray
     """
     likelihoods = []
     for _ in range(n_iter):
