@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distmom.models.multilabel.estimator import MultiLabelMoM as MultiLabelMoM
     from distmom.models.multiview.estimator import MultiView as MultiView
     from distmom.models.network.estimator import LatentNetwork as LatentNetwork
-    from distmom.models.product import ProductMixture as ProductMixture
+    from distmom.models.product.estimator import ProductMixture as ProductMixture
     from distmom.models.search.gaussian import GaussianSearch as GaussianSearch
     from distmom.models.search.regression import RegressionSearch as RegressionSearch
     from distmom.models.search.subspace import SubspaceSearch as SubspaceSearch
@@ -65,7 +65,7 @@ ESTIMATORS = (
     Listing("eca", "IndependentTopics", "topics.estimators"),
     Listing("sparse", "SparseTopics", "topics.sparse"),
     Listing("factors", "ECA", "eca.estimator"),
-    Listing("product", "ProductMixture", "product"),
+    Listing("product", "ProductMixture", "product.estimator"),
     Listing("multiview", "MultiView", "multiview.estimator"),
     Listing("network", "LatentNetwork", "network.estimator"),
     Listing("latent-tree", "LatentTree", "trees.estimator"),

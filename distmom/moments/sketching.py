@@ -131,6 +131,11 @@ class SketchPass(Pass):
         return np.random.default_rng((self.seed, first)).choice((-1.0, 1.0), n)
 
 
+def drawn_bytes(pass_: SketchPass) -> int:
+    """Return the bytes of what `SketchPass.matrix` returns: a basis, or a test matrix in two precisions."""
+    return (12 if pass_.basis is None else 8) * pass_.n_features * pass_.n_columns
+
+
 @dataclass(frozen=True)
 class DenseSketchPass(SketchPass):
     """Base class of sketches of dense rows, whose products are formed by BLAS."""

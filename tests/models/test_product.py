@@ -11,12 +11,16 @@ from helpers import WeightedCorpus, matched
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 from scipy.special import logsumexp
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
+from sklearn.metrics import adjusted_rand_score
 
 from distmom.cli.main import main
 from distmom.corpus import MemoryCorpus, from_arrays, write_corpus
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import load_model
-from distmom.models.product import ProductMixture
+from distmom.models.gaussian.estimator import SphericalMixture
+from distmom.models.product.estimator import ProductMixture
 from distmom.simulate.views import MixedViewPopulation
 
 MEANS = np.random.default_rng(3).uniform(0.1, 0.9, (2, 12))
@@ -44,6 +48,12 @@ def planted(k=3, d=30, n=2000, seed=0):
     weights = rng.dirichlet(np.full(k, 10.0))
     rows = MixedViewPopulation(means, weights, [("bits", d)]).sample(n, rng)
     return rows.X.astype(int), means, weights
+
+
+def digits():
+    """Return which pixels of the images of ten digits are set, and the digits."""
+    X, groups = load_digits(return_X_y=True)
+    return (X >= 8).astype(int), groups
 
 
 def joint_logs(X, means, weights):
@@ -177,19 +187,21 @@ def test_a_memory_limit_does_not_change_a_bit():
     X = csr_array((np.ones(60 * n, int), (rows, own)), shape=(n, d))
     corpus = MemoryCorpus(X, shard_documents=100)
     model = ProductMixture(8, n_em_iter=2, n_oversamples=0, n_power_iter=1)
-    planned = {p.name: p.n_slabs for p in model.plan(corpus, limit).passes}
-    assert planned["sketch"] > 1
+    planned = {(p.part, p.name): p.n_slabs for p in model.plan(corpus, limit).passes}
+    assert planned["", "sketch"] > 1
     whole = model.fit_corpus(corpus).components_
     assert (model.fit_corpus(corpus, memory_limit=limit).components_ == whole).all()
 
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_two_processes_give_the_same_bits(cluster):
-    X = planted(k=4, d=60, n=3000)[0]
+@pytest.mark.parametrize("start", ["thirds", "documents"])
+def test_two_processes_give_the_same_bits(cluster, start):
+    X, k = (planted(k=4, d=60, n=3000)[0], 4) if start == "thirds" else (digits()[0], 10)
     corpus = MemoryCorpus(X, shard_documents=150)
-    alone = ProductMixture(4, n_em_iter=3).fit_corpus(corpus)
-    both = ProductMixture(4, n_em_iter=3).fit_corpus(corpus, client=cluster)
+    alone = ProductMixture(k, n_em_iter=3).fit_corpus(corpus)
+    both = ProductMixture(k, n_em_iter=3).fit_corpus(corpus, client=cluster)
+    assert both.diagnostics_["start"] == start
     assert (both.components_ == alone.components_).all()
     assert (both.weights_ == alone.weights_).all()
     assert both.diagnostics_["log_likelihoods"] == alone.diagnostics_["log_likelihoods"]
@@ -217,15 +229,43 @@ def test_documents_are_read_by_the_rule_of_bayes():
     assert_allclose(model.predict_proba(3 * X), expected, atol=1e-8)
 
 
+def test_all_words_together_give_a_start_where_thirds_do_not():
+    X, groups = digits()
+    with pytest.raises(NumericalError, match=r"[678] of n_components=10"):
+        ProductMixture(10, n_em_iter=0).fit(X)
+    model = ProductMixture(10, n_em_iter=1, n_oversamples=54)
+    model.fit_corpus(MemoryCorpus(X, shard_documents=500))
+    assert [timing["name"] for timing in model.timings_] == [
+        *2 * ["sketch", "power", "power", "moments"],
+        "em",
+    ]
+    assert model.diagnostics_["start"] == "documents"
+    # The same by the mixture of spherical Gaussians, in the units of the words that are in some documents.
+    rates, varying = rates_of(X), X.any(axis=0)
+    deviations = np.sqrt(rates * (1.0 - rates))
+    spherical = SphericalMixture(10, n_em_iter=0).fit((X / deviations)[:, varying])
+    start = np.zeros((10, 64))
+    start[:, varying] = np.clip(deviations[varying] * spherical.means_, 0.0, 1.0)
+    means, weights = em_step(X, 0.9 * start + 0.1 * rates, spherical.weights_)
+    order = np.argsort(-weights)
+    assert_allclose(model.weights_, weights[order], atol=1e-6)
+    assert_allclose(model.components_, means[order], atol=1e-6)
+    # Groups are about as close to the digits as those of k-means.
+    found = ProductMixture(10).fit(X).predict(X)
+    peer = KMeans(10, n_init=3, random_state=0).fit_predict(X)
+    assert adjusted_rand_score(groups, found) > 0.9 * adjusted_rand_score(groups, peer)
+
+
 def test_the_plan_lists_the_passes_that_are_made_and_a_saved_model_is_the_same(tmp_path):
     corpus = MemoryCorpus(sample(500, 0), shard_documents=100)
     model = ProductMixture(2, n_power_iter=1, n_em_iter=2)
     names = ["sketch", "power", "moments", "em", "em"]
-    assert [p.name for p in model.plan(corpus).passes] == names
-    assert [p.name for p in ProductMixture(2).plan(corpus, n_workers=1).passes[3:]] == [
-        "moments",
-        *10 * ["em"],
-    ]
+    planned = model.plan(corpus).passes
+    assert [p.name for p in planned if not p.possible] == names
+    assert [(p.part, p.name) for p in planned if p.possible] == [("all words", name) for name in names[:3]]
+    certain = [p.name for p in ProductMixture(2).plan(corpus, n_workers=1).passes if not p.possible]
+    assert certain[3:] == ["moments", *10 * ["em"]]
+    assert not any(p.possible for p in ProductMixture(2, n_em_iter=0).plan(corpus).passes)
     model.fit_corpus(corpus).save(tmp_path / "m")
     assert [timing["name"] for timing in model.timings_] == names
     loaded = load_model(tmp_path / "m")
@@ -237,8 +277,16 @@ def test_the_plan_lists_the_passes_that_are_made_and_a_saved_model_is_the_same(t
 def test_more_components_than_a_group_of_words_can_tell_apart_are_refused():
     with pytest.raises(UsageError, match="n_components: expected at most 4, a third of the 12 words, got 5"):
         ProductMixture(5).fit(sample(100, 0))
-    with pytest.raises(NumericalError):
+    with pytest.raises(NumericalError, match="together, only 0 words are in some documents"):
         ProductMixture(2).fit(np.ones((50, 12), int))
+    # Words of three kinds carry at most four components, in thirds and together.
+    X = np.tile(sample(400, 0)[:, :3], (1, 8))
+    with pytest.raises(
+        NumericalError, match="; and with all words together, the covariance carries fewer than 6"
+    ):
+        ProductMixture(6).fit(X)
+    with pytest.raises(NumericalError, match=r"carries fewer than 6 components.* tell them apart$"):
+        ProductMixture(6, n_em_iter=0).fit(X)
     with pytest.raises(InputError, match="X: expected documents with words, got none"):
         ProductMixture(2).fit(np.zeros((50, 12), int))
 

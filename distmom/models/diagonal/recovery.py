@@ -8,7 +8,7 @@ with ``A'c_h = e_h - w_h 1`` has mean one in component h and zero in all others,
 the conditional mean of the square. Of all such c_h, the shortest is used.
 
 Where EM follows, all columns together give it a second start, as if the columns of a component had one variance
-(theorems 3.2 and 3.3, by `distmom.models.gaussian.recovery`). It needs no views, and so finds components that
+(theorems 3.2 and 3.3, by `distmom.spectral.steps.spherical`). It needs no views, and so finds components that
 thirds of the columns do not distinguish.
 """
 
@@ -21,12 +21,12 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
-from distmom.models.gaussian.recovery import recover
 from distmom.moments.rows.diagonal import ColumnMoments
 from distmom.moments.rows.gaussian import RowMoments
 from distmom.moments.three_views import N_GROUPS, PAIRS, GroupMoments
 from distmom.spectral.program.run import unknown
 from distmom.spectral.steps import centred_views
+from distmom.spectral.steps.spherical import recover
 from distmom.spectral.steps.three_views import AlignedViews, random_views
 
 #: least singular value of conditional means, as a share of the largest, that rounding does not account for

@@ -1,7 +1,7 @@
 """Mixtures of spherical Gaussians by contractions of their third moment, which is never formed.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
-theorem 3.3 and section 6.1.2. With y the extended rows of `distmom.models.gaussian.recovery`, c the extended means
+theorem 3.3 and section 6.1.2. With y the extended rows of `distmom.spectral.steps.spherical`, c the extended means
 weighted by variances, and G the covariance of y under noise of variance one, zero for the constant coordinate,
 
     T = E[y (x) y (x) y] - sym3(c (x) G)
@@ -24,7 +24,13 @@ from distmom.blas import one_blas_thread
 from distmom.engine import PassResult
 from distmom.engine.directory.run_directory import load_sums
 from distmom.linalg import slice_directions
-from distmom.models.gaussian.recovery import (
+from distmom.moments.rows.contracted import RowContractionsPass, row_contraction
+from distmom.moments.rows.gaussian import RowMomentsPass
+from distmom.moments.weighting import positive
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.steps.contracted import Contracted, find_by_contractions, sliced_facts
+from distmom.spectral.steps.core import unknown_whitening
+from distmom.spectral.steps.spherical import (
     Found,
     WhitenedRows,
     mixture,
@@ -32,12 +38,6 @@ from distmom.models.gaussian.recovery import (
     weighted_means,
     whitened_rows,
 )
-from distmom.moments.rows.contracted import RowContractionsPass, row_contraction
-from distmom.moments.rows.gaussian import RowMomentsPass
-from distmom.moments.weighting import positive
-from distmom.spectral.program.run import Run, unknown
-from distmom.spectral.steps.contracted import Contracted, find_by_contractions, sliced_facts
-from distmom.spectral.steps.core import unknown_whitening
 
 
 def recover_by_contractions(
@@ -60,7 +60,7 @@ def recover_by_contractions(
     pairs : RowMomentsPass
         Pass of the moments up to the second order.
     k, common, seed, offset, lower
-        As for `distmom.models.gaussian.recovery.recover`.
+        As for `distmom.spectral.steps.spherical.recover`.
     n_steps : int
         Number of power steps.
     where : {"scheduler", "client"}
@@ -70,7 +70,7 @@ def recover_by_contractions(
     Raises
     ------
     NumericalError
-        As for `distmom.models.gaussian.recovery.recover`.
+        As for `distmom.spectral.steps.spherical.recover`.
     """
     d, r = pairs.n_features, pairs.rank
     known = unknown(r), unknown(r, r), unknown(), unknown(), unknown_whitening(r, k - 1)

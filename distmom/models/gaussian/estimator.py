@@ -1,7 +1,7 @@
 """Mixtures of spherical Gaussians, by the moments of dense rows.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
-theorems 3.2 and 3.3 (see `distmom.models.gaussian.recovery`).
+theorems 3.2 and 3.3 (see `distmom.spectral.steps.spherical`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from distmom.models.gaussian.fitting import (
 )
 from distmom.models.gaussian.pictures import mixture_pictures
 from distmom.models.gaussian.posterior import Gaussians, Posterior, RowAssignPass, RowEMPass
-from distmom.models.gaussian.recovery import Found, recover
 from distmom.models.gaussian.rotation import most_components, n_directions, recover_by_rotation
 from distmom.moments.rows.gaussian import RowMomentsPass
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -55,6 +54,7 @@ from distmom.spectral.steps.contracted import (
 from distmom.spectral.steps.em import iterate
 from distmom.spectral.steps.rank import MOST_COMPONENTS, halves
 from distmom.spectral.steps.row_basis import basis_rank, offset_of, row_basis, takes_whole
+from distmom.spectral.steps.spherical import Found, recover
 
 VARIANCES = ("differing", "common")
 ROUTES = ("noise", "rotation")

@@ -14,7 +14,6 @@ from distmom.engine.stored.arrays import SLAB_ROWS
 from distmom.engine.sums.tall import read_rows
 from distmom.linalg import fix_signs
 from distmom.models.gaussian.posterior import Gaussians, Posterior, maximised
-from distmom.models.gaussian.recovery import LEAST_VARIANCE, Found, count_components, least_variance
 from distmom.moments.rows.gaussian import (
     RowMoments,
     row_moments,
@@ -25,6 +24,7 @@ from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.em import count_empty
 from distmom.spectral.steps.recovery import product
 from distmom.spectral.steps.row_basis import mean_of_rows, sketch_facts
+from distmom.spectral.steps.spherical import LEAST_VARIANCE, Found, count_components, least_variance
 
 #: rows that are kept for pictures, at most
 N_KEPT = 500

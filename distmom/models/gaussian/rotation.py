@@ -6,7 +6,7 @@ its component, whatever the variance of the component. Three groups of them are 
 their cross moments nor their third moment contain any noise: no variance has to be estimated and subtracted first.
 
 With ``y = Q'(x - m)`` and R uniformly random, the views are ``(R_t'y, 1)``: rows are centred, and the constant
-coordinate replaces the component that centring takes away (see `distmom.models.gaussian.recovery`). All rotations
+coordinate replaces the component that centring takes away (see `distmom.spectral.steps.spherical`). All rotations
 are applied to one tensor of moments, and their estimates are averaged.
 
 The variances follow from ``E[||x - m||^2]`` and ``E[y ||x - m||^2]``, which are linear in them, given the rest:
@@ -26,15 +26,15 @@ from scipy.optimize import linear_sum_assignment
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
 from distmom.linalg import multilinear
-from distmom.models.gaussian.recovery import (
+from distmom.moments.rows.gaussian import RowMoments
+from distmom.moments.three_views import N_GROUPS, PAIRS, GroupMoments
+from distmom.spectral.steps.isotropic import check_range, noise_of
+from distmom.spectral.steps.spherical import (
     LEAST_VARIANCE,
     LEAST_WEIGHT,
     Found,
     least_variance,
 )
-from distmom.moments.rows.gaussian import RowMoments
-from distmom.moments.three_views import N_GROUPS, PAIRS, GroupMoments
-from distmom.spectral.steps.isotropic import check_range, noise_of
 from distmom.spectral.steps.three_views import align_views
 
 #: directions per direction between components: with fewer, a rotation more often makes badly conditioned views

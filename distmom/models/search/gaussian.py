@@ -2,7 +2,7 @@
 
 Source: Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models" (JMLR 18, 2018), section 3.1,
 with averages over all noise directions in place of a single one, and central moments as in
-`distmom.models.gaussian.recovery`.
+`distmom.spectral.steps.spherical`.
 
 The coordinates of a component are ``c_i = (Q'(mu_i - m), 1)``, with m the mean of the rows and Q a basis of the
 leading eigenvectors of their covariance. With ``z = (Q'(x - m), 1)``, a side information t that is independent

@@ -20,7 +20,7 @@ from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.documents.labels import posteriors
 from distmom.moments.kernels import gather, gather_columns, scatter
-from distmom.moments.sketching import ProjectedPass, SketchPass
+from distmom.moments.sketching import ProjectedPass, SketchPass, drawn_bytes
 from distmom.moments.three_views import N_GROUPS, PAIRS
 from distmom.moments.weighting import row_weights
 
@@ -37,9 +37,12 @@ class GroupSketchPass(SketchPass):
 
     groups: Any = None
 
+    @property
+    def mapped_bytes(self) -> int:
+        return drawn_bytes(self)
+
     def working_bytes(self, n_rows: int) -> int:
-        drawn = 4 * self.n_features * self.n_columns if self.basis is None else 0
-        return 8 * (N_GROUPS + 2) * n_rows * self.n_columns + drawn
+        return 8 * (N_GROUPS + 2) * n_rows * self.n_columns
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         words, weights, matrix = block.words, row_weights(block), self.matrix()

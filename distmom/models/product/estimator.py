@@ -5,7 +5,8 @@ section 3.3.1 and theorem 3.6. Words are put into three groups at random, which 
 independent given the component. With ``P_st = E[z_s z_t']``, ``(P_32 P_12^+) z_1`` and ``(P_31 P_21^+) z_2`` have
 the conditional means of the third view, so that their second and third moments with it are ``sum_i w_i a_i a_i'``
 and ``sum_i w_i a_i^(x3)``. Iterations of expectation and maximisation (EM) start from there and use all words
-together.
+together. Where thirds of the words do not distinguish all components, EM starts from moments of all words
+(`distmom.models.product.together`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredColumns
-from distmom.errors import InputError, UsageError
+from distmom.errors import InputError, NumericalError, UsageError
 from distmom.linalg import METHODS
+from distmom.models.product.together import Probabilities, find_together
 from distmom.moments.documents.product import (
     GroupMomentsPass,
     GroupSketchPass,
@@ -29,7 +31,7 @@ from distmom.moments.documents.product import (
     presence_logs,
     smoothed_rates,
 )
-from distmom.moments.three_views import N_GROUPS
+from distmom.moments.three_views import N_GROUPS, GroupMoments
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.densities import ComponentsOfRows
 from distmom.spectral.estimator import SpectralEstimator, place_parameter
@@ -91,6 +93,7 @@ class ProductMixture(ComponentsOfRows, SpectralEstimator):
         Probabilities of the components; they sum to one.
     diagnostics_ : dict
         ``log_likelihoods`` has the average per document before each EM pass. All others describe the moments:
+        ``start`` is "thirds", or "documents" where thirds of the words do not distinguish all components;
         ``asymmetry`` is the relative asymmetry of the symmetrised second moment, zero for an exact population;
         ``coherence`` the largest leverage of a word, which must be small for a random split to work
         (proposition 3.2); ``clipped`` the share of the mass of each component that was outside [0, 1].
@@ -178,10 +181,12 @@ class ProductMixture(ComponentsOfRows, SpectralEstimator):
         basis = range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False)
         pass_ = GroupMomentsPass(d, groups=groups, basis=basis.matrix, rank=basis.rank)
         load = partial(load_moments, run.scan(pass_).directory)
-        out = AlignedViews(unknown(N_GROUPS, basis.rank, k), unknown(k), unknown())
-        found = run.small(align_views, load, k, self.decomposition, where=self.decompose_on, out=out)
-        state: ProductState = run.apply(_state, basis, views, found, out=unknown())
-        if self.n_em_iter:
+        out: AlignedViews | str = AlignedViews(unknown(N_GROUPS, basis.rank, k), unknown(k), unknown())
+        with_em = self.n_em_iter > 0
+        found = run.small(_aligned, load, k, self.decomposition, with_em, where=self.decompose_on, out=out)
+        other = self._by_all_words(run, found) if with_em else None
+        state: ProductState = run.apply(_state, basis, views, found, other, out=unknown())
+        if with_em:
             state = run.rows(_started, state, out=unknown())
             n_slabs = run.plan(PresenceEMPass(d, n_components=k)).n_mapped
         for _ in range(self.n_em_iter):
@@ -189,6 +194,13 @@ class ProductMixture(ComponentsOfRows, SpectralEstimator):
             step = PresenceEMPass(d, log_odds=logs[0], constants=logs[1], n_components=k)
             state = run.apply(_maximised, state, run.scan(step), out=unknown())
         return state
+
+    def _by_all_words(self, run: Run, found: AlignedViews | str) -> Probabilities | None:
+        """Return a start of EM by all words if thirds of the words do not suffice."""
+        return run.when(
+            lambda: isinstance(found, str), find_together, self.n_components, self.n_oversamples,
+            self.n_power_iter, self.decomposition, self.decompose_on, self._seed, found, otherwise=None,
+        )  # fmt: skip
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of the components given documents.
@@ -276,21 +288,38 @@ class ProductMixture(ComponentsOfRows, SpectralEstimator):
         return found
 
 
-def _state(basis: Basis, groups: np.ndarray, found: AlignedViews) -> ProductState:
-    """Bring conditional means back from the basis to the words."""
+def _aligned(moments: GroupMoments, k: int, method: str, may_refuse: bool) -> AlignedViews | str:
+    """Decompose the views; where ``may_refuse``, return the reason if they carry fewer components."""
+    try:
+        return align_views(moments, k, method)
+    except NumericalError as error:
+        if not may_refuse:
+            raise
+        return str(error)
+
+
+def _state(
+    basis: Basis, groups: np.ndarray, found: AlignedViews | str, other: Probabilities | None
+) -> ProductState:
+    """Bring conditional means back from the basis to the words, or take those by all words."""
+    if isinstance(found, str):
+        assert other is not None
+        return _unclipped(other.components, other.weights, {"start": "documents", **other.diagnostics})
     d, k = len(groups), len(found.weights)
     components = Recovery((basis.matrix, groups), d, k, mean_rows, (found.means,)).whole()
+    return _unclipped(components, found.weights, {"start": "thirds", **found.diagnostics})
+
+
+def _unclipped(components: np.ndarray, weights: np.ndarray, diagnostics: dict[str, Any]) -> ProductState:
+    """Return the state of estimates (d, k) that may be outside [0, 1], components by descending weight."""
     with one_blas_thread():
         leverage = (np.linalg.qr(components)[0] ** 2).sum(axis=1)
     kept = np.clip(components, 0.0, 1.0)
     clipped = np.abs(components - kept).sum(axis=0) / np.maximum(np.abs(components).sum(axis=0), 1e-300)
-    order = np.argsort(-found.weights, kind="stable")
-    diagnostics = {
-        **found.diagnostics,
-        "coherence": float(leverage.max()),
-        "clipped": [float(x) for x in clipped[order]],
-    }
-    weights = np.maximum(found.weights[order], 0.0)
+    order = np.argsort(-weights, kind="stable")
+    measures = {"coherence": float(leverage.max()), "clipped": [float(x) for x in clipped[order]]}
+    diagnostics = diagnostics | measures
+    weights = np.maximum(weights[order], 0.0)
     return ProductState(np.ascontiguousarray(kept[:, order]), weights / weights.sum(), diagnostics)
 
 

@@ -1,0 +1,140 @@
+"""A start of EM by the moments of all words together, where thirds of the words do not distinguish all components.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+theorems 3.2 and 3.3, by `distmom.spectral.steps.spherical`. In units of its standard deviation, the presence of a
+word has a variance of at most about one on average within components, and mostly little less. As if it were the
+same for all words, conditional means follow from the covariance and the third moment. They are biased by the
+difference, but they need no views and have smaller sampling errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from distmom.engine import Engine, StoredArray
+from distmom.engine.directory.run_directory import load_sums
+from distmom.engine.sums.tall import read_rows
+from distmom.errors import NumericalError
+from distmom.moments.documents.presence import PresenceMomentsPass, PresenceSketchPass
+from distmom.moments.documents.product import smoothed_rates
+from distmom.moments.rows.gaussian import RowMoments, row_moments
+from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.steps.basis import Basis, range_basis
+from distmom.spectral.steps.components import basis_slabs
+from distmom.spectral.steps.spherical import Found, recover
+
+
+@dataclass(frozen=True)
+class Probabilities:
+    """Estimates of a mixture of product distributions.
+
+    Attributes
+    ----------
+    components : ndarray of shape (d, k)
+        Probabilities that words are present; they may be outside [0, 1].
+    weights : ndarray of shape (k,)
+    diagnostics : dict
+    """
+
+    components: np.ndarray
+    weights: np.ndarray
+    diagnostics: dict[str, Any]
+
+
+def find_together(
+    run: Run,
+    k: int,
+    n_oversamples: int,
+    n_power_iter: int,
+    method: str,
+    where: str,
+    seed: int,
+    refusal: str,
+) -> Probabilities:
+    """Estimate k components by ``n_power_iter + 2`` passes.
+
+    Parameters
+    ----------
+    run : Run
+    k : int
+    n_oversamples : int
+        Columns of the sketch beyond the components.
+    n_power_iter : int
+        Power passes of the sketch.
+    method : str
+        A method of `distmom.linalg.decompose`.
+    where : {"scheduler", "client"}
+    seed : int
+    refusal : str
+        Why thirds of the words do not suffice.
+
+    Raises
+    ------
+    NumericalError
+        If the moments of all words carry fewer components, too.
+    """
+    run, d, n_varying = run.part("all words"), run.corpus.n_words, _n_varying(run.corpus)
+    run.apply(_check_varying, n_varying, k, refusal, out=None)
+    scale = run.rows(_scales, out=unknown(d, 1))
+    r = min(k + n_oversamples, d)
+    sketch = PresenceSketchPass(d, n_columns=r, seed=seed, scale=scale)
+    n_slabs = basis_slabs(run, sketch, (PresenceMomentsPass(d, rank=r),))
+    basis = range_basis(
+        run, sketch, n_power_iter, "float64", n_slabs, indefinite=False, scale=scale, n_signals=max(k - 1, 1)
+    )
+    pass_ = PresenceMomentsPass(d, basis=basis.matrix, rank=basis.rank, scale=scale, origin=basis.mean)
+    load = partial(_load, run.scan(pass_).directory)
+    found = run.small(
+        _recovered, load, k, n_varying, method, seed, refusal, where=where,
+        out=Found.upto(basis.rank, k, 0),
+    )  # fmt: skip
+    out = Probabilities(unknown(d, k), unknown(k), unknown())
+    return run.rows(_probabilities, basis, scale, found, out=out)
+
+
+def _load(directory: str) -> RowMoments:
+    return row_moments(load_sums(directory)[0])
+
+
+def _scales(engine: Engine) -> StoredArray:
+    """Store the inverse standard deviations of the presence of words, (d, 1)."""
+    corpus = engine.corpus
+    rates = smoothed_rates(corpus.document_frequency, corpus.n_documents)
+    return engine.put((1.0 / np.sqrt(rates * (1.0 - rates)))[:, None])
+
+
+def _n_varying(corpus: Any) -> int:
+    """Return the number of words that are in some documents, but not in all."""
+    frequency = np.asarray(corpus.document_frequency)
+    return int(np.count_nonzero((frequency > 0) & (frequency < corpus.n_documents)))
+
+
+def _check_varying(n_varying: int, k: int, refusal: str) -> None:
+    if n_varying < k:
+        raise _refused(refusal, f"only {n_varying} words are in some documents but not in all")
+
+
+def _refused(first: str, second: object) -> NumericalError:
+    return NumericalError(f"{first}; and with all words together, {second}")
+
+
+def _recovered(moments: RowMoments, k: int, d: int, method: str, seed: int, refusal: str) -> Found:
+    """Find the components in the moments in a basis; the error gives both refusals."""
+    try:
+        return recover(moments, k, d, False, method, seed, 0.0, False)
+    except NumericalError as error:
+        raise _refused(refusal, error) from error
+
+
+def _probabilities(engine: Engine, basis: Basis, scale: StoredArray, found: Found) -> Probabilities:
+    """Bring conditional means back from the basis to the words."""
+    assert basis.mean is not None
+    mean, scales = (np.asarray(each.load(), np.float64) for each in (basis.mean, scale))
+    whole = np.asarray(read_rows(basis.matrix, slice(0, len(mean))))
+    components = mean + (whole @ found.means) / scales**2
+    kept = ("residual", "sum_weights", "eigenvalues", "spectrum")
+    return Probabilities(components, found.weights, {name: found.diagnostics[name] for name in kept})
