@@ -8,6 +8,8 @@ from distmom.simulate.mixtures import GaussianPopulation
 #: passes of a fit of few columns, and of more
 WHOLE = ["columns", "moments"]
 SKETCH = ["columns", "sketch", "power", "power", "moments", "squares"]
+#: passes of a start by many columns together
+TOGETHER = ["sketch", "power", "power", "moments"]
 
 
 def parameters(d, k, seed=0, scale=1.0):

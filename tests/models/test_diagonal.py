@@ -5,13 +5,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from diagonals import SKETCH, WHOLE, names_of, parameters, population, sample
+from diagonals import SKETCH, TOGETHER, WHOLE, names_of, parameters, population, sample
 from helpers import matched
 from numpy.testing import assert_allclose
 from scipy.linalg import hadamard
 from scipy.special import logsumexp
 from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
 from distmom.corpus import RowCorpus
@@ -216,7 +217,7 @@ def test_coherence_decides_whether_thirds_of_the_columns_tell_components_apart()
     for d in (100, 30):
         corpus = population(means[:, :d], variances[:, :d], weights)
         with pytest.raises(NumericalError, match=r"3 components need rank 2|none of 20 random partitions"):
-            DiagonalMixture(3, n_em_iter=0 if d <= MOST_WHOLE else 10).fit_corpus(corpus)
+            DiagonalMixture(3, n_em_iter=0).fit_corpus(corpus)
     means[1, :20] += 2.0
     again = DiagonalMixture(3, n_em_iter=0).fit_corpus(population(means, variances, weights))
     assert matched(again.means_, means)[0] < 1e-10
@@ -255,16 +256,18 @@ def em_of_scikit_learn(X, weights, means, variances, n_iter):
     return peer, compared
 
 
-def starts_of(X, k, d):
-    """Return the starts of EM by thirds of the columns, and by all of them if there are few."""
+def start_together(X, k):
+    """Return the start of EM by all columns together: that of spherical Gaussians in the units of the columns."""
+    center, scales = X.mean(axis=0), X.std(axis=0)
+    rows = SphericalMixture(k, n_em_iter=0).fit((X - center) / scales)
+    within = 1.0 - rows.weights_ @ rows.means_**2
+    return rows.weights_, center + scales * rows.means_, np.tile(scales**2 * within, (k, 1))
+
+
+def starts_of(X, k):
+    """Return the starts of EM by thirds of the columns, and by all of them."""
     thirds = DiagonalMixture(k, n_em_iter=0).fit_corpus(RowCorpus(X, shard_rows=200))
-    found = {"thirds": (thirds.weights_, thirds.means_, thirds.variances_)}
-    if d <= MOST_WHOLE:
-        center, scales = X.mean(axis=0), X.std(axis=0)
-        rows = SphericalMixture(k, n_em_iter=0).fit((X - center) / scales)
-        within = 1.0 - rows.weights_ @ rows.means_**2
-        found["rows"] = (rows.weights_, center + scales * rows.means_, np.tile(scales**2 * within, (k, 1)))
-    return found
+    return {"thirds": (thirds.weights_, thirds.means_, thirds.variances_), "rows": start_together(X, k)}
 
 
 @pytest.mark.parametrize("n_em_iter", [1, 2, 5])
@@ -276,7 +279,7 @@ def test_em_passes_are_iterations_of_scikit_learn_from_the_likelier_start(
     d, n_rows, scale, seed, start, n_em_iter
 ):
     X, _ = sample(*parameters(d, 3, scale=scale), n_rows, seed)
-    found = {name: em_of_scikit_learn(X, *of, n_em_iter) for name, of in starts_of(X, 3, d).items()}
+    found = {name: em_of_scikit_learn(X, *of, n_em_iter) for name, of in starts_of(X, 3).items()}
     best = max(found, key=lambda name: found[name][1])
     peer = found[best][0]
     model = DiagonalMixture(3, n_em_iter=n_em_iter).fit_corpus(RowCorpus(X, shard_rows=200))
@@ -310,6 +313,44 @@ def test_few_rows_and_few_columns_are_fitted_with_all_columns_together():
     model = DiagonalMixture(3).fit(X)
     best = (brute_force(X, *true).argmax(axis=1) == h).mean()
     assert (matched(model.means_, true[0])[1][model.predict(X)] == h).mean() > best - 0.01
+
+
+def few_of_many_columns(n_rows, seed):
+    """Return rows of 8 components and 73 columns, the last one constant, and their components."""
+    rng = np.random.default_rng(seed)
+    means = np.kron(np.eye(8), np.full((1, 9), 1.3))
+    h = rng.integers(0, 8, n_rows)
+    X = means[h] + rng.uniform(0.7, 1.3, (8, 72))[h] * rng.normal(size=(n_rows, 72))
+    X = 10.0 ** np.linspace(-3, 3, 72) * X + np.linspace(0, 1e3, 72)
+    return np.column_stack([X, np.full(n_rows, 7.0)]), h
+
+
+@pytest.mark.parametrize("few_rows", [0, 100_000])
+def test_many_columns_together_start_em_of_few_rows_or_where_a_partition_does_not_suffice(
+    monkeypatch, few_rows
+):
+    X, h = few_of_many_columns(250, 0)
+    with pytest.raises(NumericalError, match=r"random_state changes$"):
+        DiagonalMixture(8, n_em_iter=0).fit(X)
+    monkeypatch.setattr("distmom.models.diagonal.estimator.FEW_ROWS", few_rows)
+    model = DiagonalMixture(8, n_em_iter=1, n_oversamples=64).fit_corpus(RowCorpus(X, shard_rows=60))
+    assert names_of(model) == [*SKETCH, *TOGETHER, "em"]
+    assert model.diagnostics_["start"] == "rows"
+    own, scales = X[:, :72], X[:, :72].std(axis=0)
+    peer = em_of_scikit_learn(own, *start_together(own, 8), 1)[0]
+    order = np.argsort(-peer.weights_)
+    assert_allclose(model.weights_, peer.weights_[order], atol=1e-6)
+    assert_allclose(model.means_[:, :72] / scales, peer.means_[order] / scales, atol=1e-6)
+    assert_allclose(model.variances_[:, :72] / scales**2, peer.covariances_[order] / scales**2, atol=1e-5)
+    assert_allclose(model.means_[:, 72], 7.0)
+    assert model.scales_[72] == pytest.approx(7.0)
+    # Another seed, with which thirds suffice.
+    X, h = few_of_many_columns(250, 1)
+    model = DiagonalMixture(8).fit(X)
+    assert names_of(model) == [*SKETCH, *(TOGETHER if few_rows else []), *["em"] * 10]
+    assert model.diagnostics_["start"] == ("rows" if few_rows else "thirds")
+    found = adjusted_rand_score(h, model.predict(X))
+    assert found > 0.95 if few_rows else found < 0.9
 
 
 def test_em_passes_raise_the_likelihood_and_lower_the_errors():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from diagonals import SKETCH, WHOLE, names_of, parameters, population, sample
+from diagonals import SKETCH, TOGETHER, WHOLE, names_of, parameters, population, sample
 from helpers import WeightedRows, assigned, matched
 from numpy.testing import assert_allclose
 from sklearn.datasets import load_digits
@@ -25,7 +25,7 @@ def arrays_of(model):
     return {name: getattr(model, name).tobytes() for name in ARRAYS}
 
 
-@pytest.mark.parametrize(("d", "names"), [(12, WHOLE), (90, SKETCH)])
+@pytest.mark.parametrize(("d", "names"), [(12, WHOLE), (90, SKETCH + TOGETHER)])
 def test_the_plan_lists_the_passes_that_are_made_and_a_saved_model_is_the_same(tmp_path, d, names):
     X, _ = sample(*parameters(d, 3), 800, 0)
     corpus = RowCorpus(X, shard_rows=100)
@@ -42,6 +42,16 @@ def test_the_plan_lists_the_passes_that_are_made_and_a_saved_model_is_the_same(t
     assert loaded.pictures() == model.pictures()
     # A loaded model is fitted again with its parameters.
     assert arrays_of(loaded.fit_corpus(corpus)) == arrays_of(model)
+
+
+def test_many_rows_take_further_passes_only_where_a_partition_does_not_suffice(monkeypatch):
+    corpus = RowCorpus(sample(*parameters(90, 3), 800, 0)[0], shard_rows=100)
+    monkeypatch.setattr("distmom.models.diagonal.estimator.FEW_ROWS", 799)
+    planned = DiagonalMixture(3, n_em_iter=2).plan(corpus).passes
+    assert [p.name for p in planned if not p.possible] == [*SKETCH, "em", "em"]
+    assert [(p.part, p.name) for p in planned if p.possible] == [("all columns", name) for name in TOGETHER]
+    assert names_of(DiagonalMixture(3, n_em_iter=2).fit_corpus(corpus)) == [*SKETCH, "em", "em"]
+    assert not any(p.possible for p in DiagonalMixture(3, n_em_iter=0).plan(corpus).passes)
 
 
 @pytest.mark.parametrize("d", [12, 90])
@@ -177,7 +187,9 @@ def test_what_cannot_be_fitted_is_refused_with_the_numbers():
     with pytest.raises(NumericalError, match=f"rank 1, and 3 components need rank 2.* {partition}"):
         DiagonalMixture(3).fit(np.tile(wide[:, :1], (1, 90)))
     with pytest.raises(NumericalError, match=partition):
-        DiagonalMixture(25, n_oversamples=0).fit(wide)
+        DiagonalMixture(25, n_oversamples=0, n_em_iter=0).fit(wide)
+    with pytest.raises(NumericalError, match=f"{partition}; and with all columns together, the covariance"):
+        DiagonalMixture(8).fit(np.random.default_rng(0).normal(size=(100, 90)))
     for scale, what in ((1e200, "overflow"), (1e-200, "underflow")):
         scaled = X.copy()
         scaled[:, 4] *= scale

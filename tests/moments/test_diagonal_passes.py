@@ -8,6 +8,7 @@ from helpers import WeightedRows, peak_bytes
 from numpy.testing import assert_allclose
 
 from distmom.corpus import RowCorpus
+from distmom.engine import Columns
 from distmom.models.diagonal.posterior import (
     DiagonalAssignPass,
     DiagonalEMPass,
@@ -15,7 +16,14 @@ from distmom.models.diagonal.posterior import (
     Posterior,
     maximised,
 )
-from distmom.moments.rows.diagonal import ColumnMomentsPass, ViewSquaresPass, column_moments
+from distmom.moments.rows.diagonal import (
+    ColumnMomentsPass,
+    ColumnProjectionPass,
+    ColumnSketchPass,
+    ViewSquaresPass,
+    column_moments,
+)
+from distmom.moments.rows.gaussian import RowMomentsPass, RowSketchPass
 from distmom.moments.rows.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
 from distmom.spectral.posteriors import posterior_of
 
@@ -111,6 +119,35 @@ def test_squares_are_multiplied_with_scores_of_the_other_views():
     assert float(sums["mass"]) == pytest.approx(weights.sum())
 
 
+def test_passes_over_all_columns_are_those_over_centred_and_scaled_rows():
+    X, weights = rows_of()
+    rng = np.random.default_rng(4)
+    units, origin, basis = random_units(X), 0.1 * rng.normal(size=(13, 1)), rng.normal(size=(13, 3))
+    given, moved = (
+        WeightedRows(rows, weights, shard_rows=64) for rows in (X, (X - units[:, 0]) * units[:, 1])
+    )
+    slabs = Columns((np.ascontiguousarray(basis[:, :1]), np.ascontiguousarray(basis[:, 1:])))
+    for own, plain in (
+        (ColumnSketchPass(13, n_columns=4, seed=1, units=units), RowSketchPass(13, n_columns=4, seed=1)),
+        (
+            ColumnSketchPass(13, n_columns=3, basis=basis, units=units, origin=origin),
+            RowSketchPass(13, n_columns=3, basis=basis, origin=origin),
+        ),
+        *(
+            (
+                ColumnProjectionPass(13, basis=each, rank=3, units=units, origin=origin),
+                RowMomentsPass(13, basis=each, rank=3, origin=origin),
+            )
+            for each in (basis, slabs)
+        ),
+    ):
+        found, expected = whole(given, own), whole(moved, plain)
+        assert set(found) == set(expected)
+        for name, value in expected.items():
+            sums = (found[name].single, value.single) if name in ("sketch", "mean") else (found[name], value)
+            assert_allclose(*sums, rtol=1e-9, atol=1e-9)
+
+
 def test_an_em_pass_adds_up_responsibilities_of_weighted_rows():
     X, weights = rows_of()
     of = diagonals(X)
@@ -166,6 +203,9 @@ def test_a_block_needs_no_more_memory_than_planned(d, n):
             d, **fields, basis=basis, rank=8, n_components=3, coefficients=rng.normal(size=(3, 3, 8, 3)),
             constants=np.ones(3),
         ),
+        ColumnSketchPass(d, n_columns=8, seed=1, units=fields["units"]),
+        ColumnSketchPass(d, n_columns=8, basis=basis, units=fields["units"], origin=np.ones((d, 1))),
+        ColumnProjectionPass(d, basis=basis, rank=8, units=fields["units"], origin=np.ones((d, 1))),
         DiagonalEMPass(d, of=of, n_components=3),
         DiagonalEMPass(d, of=diagonals(X, 40), n_components=20, n_mixtures=2),
         DiagonalAssignPass(d, of=of, n_components=3),

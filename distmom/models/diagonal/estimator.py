@@ -4,7 +4,7 @@ Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learn
 section 3.3.1 and theorem 3.6 (see `distmom.models.diagonal.recovery`). Columns are put into three groups at
 random, which are three views of a row that are independent given its component. Iterations of expectation and
 maximisation (EM) start from the moments and use all columns together. Few columns give EM a second start, and the
-one of the larger likelihood is kept.
+one of the larger likelihood is kept. Many columns give it with few rows, or where the views do not suffice.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from distmom.linalg import METHODS
 from distmom.models.diagonal.fitting import (
     DiagonalState,
     averaged,
+    count_varying,
     decomposed_partition,
     diagonal_state,
     diagonals_of,
-    estimate_of_views,
+    estimates_of_columns,
     likeliest,
     load_column_moments,
     maximise,
@@ -45,6 +46,7 @@ from distmom.models.diagonal.recovery import (
     recover_starts,
     view_scales,
 )
+from distmom.models.diagonal.together import find_together
 from distmom.moments.rows.diagonal import ColumnMomentsPass, ViewSquaresPass
 from distmom.moments.rows.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
 from distmom.moments.three_views import N_GROUPS
@@ -63,6 +65,8 @@ from distmom.spectral.steps.three_views import AlignedViews, load_moments, rando
 
 #: number of columns up to which all moments are added up, for any partition
 MOST_WHOLE = 64
+#: number of rows up to which EM has two starts with more columns
+FEW_ROWS = 100_000
 
 
 class DiagonalMixture(RowDensity):
@@ -176,7 +180,7 @@ class DiagonalMixture(RowDensity):
         columns = MultiViewColumnsPass(d, widths=(d,))
         counted = run.scan(columns, units_of, out=TallResult({"units": unknown_columns(d, 2)}, {}))
         (units,) = counted.states["units"].parts
-        found = self._whole(run, units) if d <= MOST_WHOLE else [self._views(run, units)]
+        found = self._whole(run, units) if d <= MOST_WHOLE else self._views(run, units)
         one, stacked = (
             Diagonals(unknown(d, 2), unknown(n * k, d), unknown(n * k, d), unknown(n * k))
             for n in (1, len(found))
@@ -211,8 +215,12 @@ class DiagonalMixture(RowDensity):
             where=self.decompose_on, out=[Estimate.of_shape(k, d)] * (1 + together),
         )  # fmt: skip
 
-    def _views(self, run: Run, units: Any) -> Estimate:
-        """Add up the moments of a single partition in bases of the ranges of its views."""
+    def _views(self, run: Run, units: Any) -> list[Estimate]:
+        """Add up the moments of a single partition in bases of the ranges of its views.
+
+        Where EM follows, all columns together give few rows a second start, as their third moments are noisy, and
+        many rows another one if the views do not suffice.
+        """
         d, k = run.corpus.n_words, self.n_components
         views = random_views(d, 1, self._seed)[0]
         order, widths = np.argsort(views, kind="stable"), tuple(int(n) for n in np.bincount(views))
@@ -237,21 +245,37 @@ class DiagonalMixture(RowDensity):
             pass_ = replace(sketch, basis=basis, n_columns=r)
         fields |= {"basis": basis, "rank": r}
         moments = run.scan(MultiViewMomentsPass(d, **fields))
+        with_em = self.n_em_iter > 0
+        out: AlignedViews | str = AlignedViews(unknown(N_GROUPS, r, k), unknown(k), unknown())
         aligned = run.small(
-            decomposed_partition, partial(load_moments, moments.directory), k, self.decomposition,
-            where=self.decompose_on, out=AlignedViews(unknown(N_GROUPS, r, k), unknown(k), unknown()),
+            decomposed_partition, partial(load_moments, moments.directory), k, self.decomposition, with_em,
+            where=self.decompose_on, out=out,
         )  # fmt: skip
-        scores = run.apply(view_scores, aligned, out=(unknown(N_GROUPS, N_GROUPS, r, k), unknown(k)))
+        scores = run.apply(view_scores, aligned, r, k, out=(unknown(N_GROUPS, N_GROUPS, r, k), unknown(k)))
         pass_of_squares = ViewSquaresPass(
             d, **fields, coefficients=run.put(scores[0]), constants=run.put(scores[1]), n_components=k
         )
-        squares = run.scan(
+        states = run.scan(
             pass_of_squares, sums_of_squares,
             out=TallResult({"squares": unknown_columns(d, k), "first": unknown_columns(d, 1)}, {}),
         ).states  # fmt: skip
+        squares = states["squares"], states["first"]
+        other, several = None, with_em and k > 1 and run.corpus.n_rows <= FEW_ROWS
+        if several:
+            other = self._together(run, units, squares)
+        elif with_em:
+            other = run.when(lambda: isinstance(aligned, str), self._together, units, squares, otherwise=None)
         return run.apply(
-            estimate_of_views, basis, order, widths, squares["squares"], squares["first"], aligned,
-            out=Estimate.of_shape(k, d),
+            estimates_of_columns, basis, order, widths, *squares, aligned, other,
+            out=[Estimate.of_shape(k, d)] * (1 + several),
+        )  # fmt: skip
+
+    def _together(self, run: Run, units: Any, squares: tuple[StoredColumns, StoredColumns]) -> Any:
+        """Return what all columns together give."""
+        n_varying = run.apply(count_varying, *squares, out=unknown())
+        return find_together(
+            run, units, n_varying, self.n_components, self.n_oversamples, self.n_power_iter,
+            self.decomposition, self.decompose_on, self._seed,
         )  # fmt: skip
 
     # Use

@@ -18,15 +18,19 @@ from distmom.models.diagonal.recovery import (
     centred,
     decomposed_views,
     estimate_of,
+    refused,
     score_coefficients,
 )
+from distmom.models.diagonal.together import together
 from distmom.moments.dense_rows import mass_of_rows, view_slices
 from distmom.moments.rows.diagonal import ColumnMoments, column_moments, spreads_of
 from distmom.moments.three_views import N_GROUPS, GroupMoments
 from distmom.spectral.program.run import Run
 from distmom.spectral.saved.fields import array, value
+from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.em import count_empty
 from distmom.spectral.steps.recovery import Recovery
+from distmom.spectral.steps.spherical import Found
 from distmom.spectral.steps.three_views import AlignedViews, mean_rows
 from distmom.spectral.steps.view_basis import next_basis
 
@@ -104,11 +108,16 @@ def next_view_basis(engine: Engine, tallies: Tallies, *arguments: Any) -> TallRe
         raise _of_partition(error) from error
 
 
-def decomposed_partition(moments: GroupMoments, k: int, method: str) -> AlignedViews:
-    """Return `distmom.models.diagonal.recovery.decomposed_views`; its errors name the partition."""
+def decomposed_partition(moments: GroupMoments, k: int, method: str, may_refuse: bool) -> AlignedViews | str:
+    """Return `distmom.models.diagonal.recovery.decomposed_views`; its errors name the partition.
+
+    Where ``may_refuse``, the text of an error is returned.
+    """
     try:
         return decomposed_views(moments, k, method)
     except NumericalError as error:
+        if may_refuse:
+            return str(_of_partition(error))
         raise _of_partition(error) from error
 
 
@@ -118,11 +127,15 @@ def _of_partition(error: NumericalError) -> NumericalError:
     )
 
 
-def view_scores(found: AlignedViews) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coefficients and constants of `distmom.moments.rows.diagonal.ViewSquaresPass`."""
-    weights = found.weights / found.weights.sum()
-    r, k = found.means.shape[1:]
+def view_scores(found: AlignedViews | str, r: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the coefficients and constants of `distmom.moments.rows.diagonal.ViewSquaresPass`.
+
+    Without decomposed views all scores are the same, and their sum is one.
+    """
     coefficients = np.zeros((N_GROUPS, N_GROUPS, r, k))
+    if isinstance(found, str):
+        return coefficients, np.full(k, 1.0 / k)
+    weights = found.weights / found.weights.sum()
     with one_blas_thread():
         for t in range(N_GROUPS):
             others = [s for s in range(N_GROUPS) if s != t]
@@ -143,14 +156,26 @@ def sums_of_squares(engine: Engine, tallies: Tallies) -> TallResult:
     return TallResult(found, {})
 
 
-def estimate_of_views(
+def _spreads(squares: StoredColumns, first: StoredColumns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the products of squares and scores, and means and standard deviations of the scaled columns."""
+    products, shifts = (np.asarray(each.parts[0].load(), np.float64) for each in (squares, first))
+    return products, shifts[:, 0], spreads_of(shifts[:, 0], products.sum(axis=1))
+
+
+def count_varying(squares: StoredColumns, first: StoredColumns) -> int:
+    """Return the number of columns that are not constant, by the averages of `sums_of_squares`."""
+    return int(np.count_nonzero(_spreads(squares, first)[2]))
+
+
+def estimates_of_columns(
     basis: StoredColumns,
     order: np.ndarray,
     widths: tuple[int, ...],
     squares: StoredColumns,
     first: StoredColumns,
-    found: AlignedViews,
-) -> Estimate:
+    found: AlignedViews | str,
+    other: tuple[Basis, Found | str] | None,
+) -> list[Estimate]:
     """Bring conditional means back from the bases to the columns of the rows, and finish their variances.
 
     Parameters
@@ -162,8 +187,43 @@ def estimate_of_views(
     widths : tuple of int
     squares, first : StoredColumns
         Averages by `sums_of_squares`.
-    found : AlignedViews
+    found : AlignedViews, or str if the views do not suffice
+    other : tuple, optional
+        What all columns together give (see `distmom.models.diagonal.together.find_together`).
+
+    Returns
+    -------
+    list of Estimate
+        Those of the two that the moments give, in this order.
+
+    Raises
+    ------
+    NumericalError
+        If they give neither.
     """
+    products, shifts, spreads = _spreads(squares, first)
+    back = np.argsort(order)
+    estimates = []
+    if not isinstance(found, str):
+        estimates.append(_estimate_of_views(basis, order, widths, products, shifts, spreads, found))
+    if other is not None and not isinstance(other[1], str):
+        estimates.append(together(other[0], other[1], shifts[back], spreads[back]))
+    if not estimates:
+        assert other is not None
+        raise refused(str(found), other[1])
+    return estimates
+
+
+def _estimate_of_views(
+    basis: StoredColumns,
+    order: np.ndarray,
+    widths: tuple[int, ...],
+    products: np.ndarray,
+    shifts: np.ndarray,
+    spreads: np.ndarray,
+    found: AlignedViews,
+) -> Estimate:
+    """Return the estimate of decomposed views; other parameters in the order of the views."""
     d, k = len(order), len(found.weights)
     weights = found.weights / found.weights.sum()
     matrix = np.empty((d, found.means.shape[1]))
@@ -174,12 +234,10 @@ def estimate_of_views(
             own.append(np.linalg.pinv(matrix[cut].T @ matrix[cut], 1e-9, hermitian=True) @ means)
     views = np.repeat(np.arange(N_GROUPS), widths)
     means = centred(Recovery((basis, views), d, k, mean_rows, (np.stack(own),)).whole(), weights)
-    products, shifts = (np.asarray(each.parts[0].load(), np.float64) for each in (squares, first))
-    spreads = spreads_of(shifts[:, 0], products.sum(axis=1))
     inverse = np.where(spreads > 0.0, 1.0 / np.where(spreads > 0.0, spreads, 1.0), 0.0)[:, None]
     back = np.argsort(order)
     return estimate_of(
-        (means * inverse)[back], (products / weights * inverse**2)[back], weights, shifts[back, 0], spreads[back],
+        (means * inverse)[back], (products / weights * inverse**2)[back], weights, shifts[back], spreads[back],
         found.diagnostics | {"start": "thirds"},
     )  # fmt: skip
 

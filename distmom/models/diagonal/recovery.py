@@ -7,9 +7,9 @@ column i of view t, with y the values of the other two views and A their conditi
 with ``A'c_h = e_h - w_h 1`` has mean one in component h and zero in all others, so that ``E[z_i^2 s_h] / w_h`` is
 the conditional mean of the square. Of all such c_h, the shortest is used.
 
-Where EM follows, all columns together give it a second start, as if the columns of a component had one variance
-(theorems 3.2 and 3.3, by `distmom.spectral.steps.spherical`). It needs no views, and so finds components that
-thirds of the columns do not distinguish.
+Where EM follows, all columns together can give it another start, as if the columns of a component had one
+variance (theorems 3.2 and 3.3, by `distmom.spectral.steps.spherical`). It needs no views, and so finds components
+that thirds of the columns do not distinguish.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from distmom.moments.rows.gaussian import RowMoments
 from distmom.moments.three_views import N_GROUPS, PAIRS, GroupMoments
 from distmom.spectral.program.run import unknown
 from distmom.spectral.steps import centred_views
-from distmom.spectral.steps.spherical import recover
+from distmom.spectral.steps.spherical import Found, recover
 from distmom.spectral.steps.three_views import AlignedViews, random_views
 
 #: least singular value of conditional means, as a share of the largest, that rounding does not account for
@@ -134,8 +134,13 @@ def recover_starts(
         except NumericalError as error:
             refusals.append(str(error))
     if not found:
-        raise NumericalError("; and with all columns together, ".join(refusals))
+        raise refused(*refusals) if together else NumericalError(*refusals)
     return found
+
+
+def refused(by_thirds: str, together: object) -> NumericalError:
+    """Return the error about both refusals."""
+    return NumericalError(f"{by_thirds}; and with all columns together, {together}")
 
 
 def _recover_by_rows(moments: ColumnMoments, k: int, method: str, n: int, seed: int) -> Estimate:
@@ -151,18 +156,17 @@ def _recover_by_rows(moments: ColumnMoments, k: int, method: str, n: int, seed: 
     )  # fmt: skip
     found = recover(of, k, d, False, method, seed, 0.0, False)
     means = np.zeros((len(moments.spreads), k))
-    means[varying] = centred(found.means, found.weights)
+    means[varying] = found.means
+    return estimate_together(means, found, moments.shifts, moments.spreads)
+
+
+def estimate_together(means: np.ndarray, found: Found, shifts: np.ndarray, spreads: np.ndarray) -> Estimate:
+    """Return the estimate by all columns together: means (d, k), and average variances within components."""
+    means = centred(means, found.weights)
     within = np.maximum(1.0 - means**2 @ found.weights, 0.0)
-    measures = {
-        "start": "rows",
-        "residual": found.diagnostics.get("residual", 0.0),
-        "sum_weights": found.diagnostics.get("sum_weights", 1.0),
-        "eigenvalues": found.diagnostics.get("eigenvalues", [1.0]),
-        "spectrum": found.diagnostics["spectrum"],
-    }
-    return estimate_of(
-        means, means**2 + within[:, None], found.weights, moments.shifts, moments.spreads, measures
-    )
+    kept = ("residual", "sum_weights", "eigenvalues", "spectrum")
+    measures = {"start": "rows"} | {name: found.diagnostics[name] for name in kept}
+    return estimate_of(means, means**2 + within[:, None], found.weights, shifts, spreads, measures)
 
 
 def recover_by_partitions(moments: ColumnMoments, k: int, method: str, n: int, seed: int) -> Estimate:

@@ -6,7 +6,8 @@ matter. `ColumnMomentsPass` adds up all moments of z up to order three, where th
 those of every partition of the columns into views. With more columns, the passes of
 `distmom.moments.rows.multiview` add up moments of the views of one partition, and `ViewSquaresPass` adds up
 ``E[z_i^2 s_h]`` for every column i, with a score s_h of the other views whose mean is one in component h and zero
-in all others.
+in all others. `ColumnSketchPass` and `ColumnProjectionPass` find a basis for all columns together, and add up
+moments in it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import WHOLE_SHARD, Pass, Rows
+from distmom.engine.stored.arrays import Columns
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.dense_rows import (
     aligned,
@@ -27,9 +29,11 @@ from distmom.moments.dense_rows import (
     piece_bytes,
     piece_rows,
     pieces,
+    squared_norms,
     weights_of,
 )
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
+from distmom.moments.rows.gaussian import RowMomentsPass, RowSketchPass
 from distmom.moments.rows.multiview import MultiViewMomentsPass
 from distmom.moments.three_views import N_GROUPS
 from distmom.moments.weighting import positive
@@ -162,6 +166,60 @@ def column_moments(sums: Sums) -> ColumnMoments:
     second *= np.outer(inverse, inverse)
     third *= inverse[:, None, None] * np.outer(inverse, inverse)
     return ColumnMoments((second + second.T) / 2.0, third, m, spreads, int(sums["sampled"]))
+
+
+@dataclass(frozen=True)
+class ColumnSketchPass(RowSketchPass):
+    """Multiply the second moment of centred and scaled columns by a test matrix or a basis.
+
+    Attributes
+    ----------
+    units : ndarray of shape (n_features, 2)
+        Mean of every column, and the factor that scales it.
+
+    Notes
+    -----
+    Other fields and sums as those of `RowSketchPass`, of rows z.
+    """
+
+    units: Any = None
+
+    def centred(self, block: RowBlock) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        X, weights = dense_rows(block)
+        for piece, z in standardised(X, self.units):
+            if self.origin is not None:
+                z -= np.asarray(self.origin)[:, 0]
+            yield z, None if weights is None else weights[piece]
+
+
+@dataclass(frozen=True)
+class ColumnProjectionPass(RowMomentsPass):
+    """Add up the moments of centred and scaled columns in a basis, of orders one to three.
+
+    Attributes
+    ----------
+    units : ndarray of shape (n_features, 2)
+        Mean of every column, and the factor that scales it.
+
+    Notes
+    -----
+    Other fields and sums as those of `RowMomentsPass`, of rows z; no rows are kept.
+    """
+
+    units: Any = None
+
+    def projected(
+        self, sums: Sums, block: RowBlock
+    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray | None]]:
+        X, weights = dense_rows(block)
+        sums["mass"] += mass_of(X, weights)
+        sums["sampled"] += len(X) if weights is None else 0
+        origin = np.asarray(self.origin)[:, 0]
+        slabs = tuple(self.basis.each()) if isinstance(self.basis, Columns) else (self.basis,)
+        for piece, z in standardised(X, self.units):
+            z -= origin
+            Y = np.concatenate([z @ slab for slab in slabs], axis=1)
+            yield piece, Y, squared_norms(z), None if weights is None else weights[piece]
 
 
 @dataclass(frozen=True)
