@@ -176,7 +176,7 @@ def test_what_cannot_be_fitted_is_refused_with_the_numbers():
     with pytest.raises(NumericalError, match=refusal + ".*" + together):
         DiagonalMixture(3).fit(np.tile(X[:, :1], (1, 12)))
     with pytest.raises(
-        NumericalError, match=refusal + ".*together, only 0 columns vary, fewer than n_components=3"
+        NumericalError, match=refusal + ".*together, only 0 of the columns vary, fewer than n_components=3"
     ):
         DiagonalMixture(3).fit(np.ones((50, 12)))
     with pytest.raises(

@@ -277,7 +277,7 @@ def test_the_plan_lists_the_passes_that_are_made_and_a_saved_model_is_the_same(t
 def test_more_components_than_a_group_of_words_can_tell_apart_are_refused():
     with pytest.raises(UsageError, match="n_components: expected at most 4, a third of the 12 words, got 5"):
         ProductMixture(5).fit(sample(100, 0))
-    with pytest.raises(NumericalError, match="together, only 0 words are in some documents"):
+    with pytest.raises(NumericalError, match="; and only 0 words are in some documents but not"):
         ProductMixture(2).fit(np.ones((50, 12), int))
     # Words of three kinds carry at most four components, in thirds and together.
     X = np.tile(sample(400, 0)[:, :3], (1, 8))

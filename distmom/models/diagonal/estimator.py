@@ -3,8 +3,8 @@
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3.1 and theorem 3.6 (see `distmom.models.diagonal.recovery`). Columns are put into three groups at
 random, which are three views of a row that are independent given its component. Iterations of expectation and
-maximisation (EM) start from the moments and use all columns together. Few columns give EM a second start, and the
-one of the larger likelihood is kept. Many columns give it with few rows, or where the views do not suffice.
+maximisation (EM) start from the moments and use all columns together. With few columns or few rows, EM has a
+second start, and the one of the larger likelihood is kept; with many of both, only where the views do not suffice.
 """
 
 from __future__ import annotations

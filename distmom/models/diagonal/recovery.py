@@ -147,8 +147,8 @@ def _recover_by_rows(moments: ColumnMoments, k: int, method: str, n: int, seed: 
     """Estimate means and weights as if all columns of a component had the same variance; n is not used."""
     varying = np.flatnonzero(moments.spreads > 0.0)
     d = len(varying)
-    if k > max(d, 1):
-        raise NumericalError(f"only {d} columns vary, fewer than n_components={k}")
+    if d < k:
+        raise NumericalError(f"only {d} of the columns vary, fewer than n_components={k}")
     third = np.ascontiguousarray(moments.third[np.ix_(varying, varying, varying)])
     of = RowMoments(
         second=moments.second[np.ix_(varying, varying)], trace=float(d), third=third,

@@ -6,22 +6,18 @@ eigenvectors of the correlations.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from distmom.engine import StoredColumns
-from distmom.engine.directory.run_directory import load_sums
 from distmom.engine.sums.tall import read_rows
-from distmom.errors import NumericalError
 from distmom.models.diagonal.recovery import Estimate, estimate_together
 from distmom.moments.rows.diagonal import ColumnProjectionPass, ColumnSketchPass
-from distmom.moments.rows.gaussian import RowMoments, row_moments
 from distmom.spectral.program.run import Run
 from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.row_basis import sketched_basis
-from distmom.spectral.steps.spherical import Found, recover
+from distmom.spectral.steps.spherical import Found, recover_in_basis
 
 
 def find_together(
@@ -66,9 +62,7 @@ def find_together(
     passes = (ColumnProjectionPass(d, rank=r),)
     basis = sketched_basis(run, sketch, n_power_iter, max(k - 1, 1), passes)
     pass_ = ColumnProjectionPass(d, basis=basis.matrix, rank=basis.rank, units=units, origin=basis.mean)
-    load = partial(_load, run.scan(pass_).directory)
-    out: Found | str = Found.upto(basis.rank, k, 0)
-    return basis, run.small(_recovered, load, k, n_varying, method, seed, where=where, out=out)
+    return basis, recover_in_basis(run, pass_, k, n_varying, method, where, seed)
 
 
 def together(basis: Basis, found: Found, shifts: np.ndarray, spreads: np.ndarray) -> Estimate:
@@ -85,17 +79,3 @@ def together(basis: Basis, found: Found, shifts: np.ndarray, spreads: np.ndarray
     means = np.asarray(read_rows(basis.matrix, slice(0, len(shifts)))) @ found.means
     means /= np.where(spreads > 0.0, spreads, 1.0)[:, None]
     return estimate_together(means, found, shifts, spreads)
-
-
-def _load(directory: str) -> RowMoments:
-    return row_moments(load_sums(directory)[0])
-
-
-def _recovered(moments: RowMoments, k: int, d: int, method: str, seed: int) -> Found | str:
-    """Find the components in the moments in a basis, or return the reason why not."""
-    if d < k:
-        return f"only {d} columns vary, fewer than n_components={k}"
-    try:
-        return recover(moments, k, d, False, method, seed, 0.0, False)
-    except NumericalError as error:
-        return str(error)

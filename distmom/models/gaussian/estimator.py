@@ -25,7 +25,6 @@ from distmom.models.gaussian.fitting import (
     agreed_count,
     gaussians_of,
     kept_positions,
-    load_moments,
     maximise,
     mixture_state,
     stored_gaussians,
@@ -54,7 +53,7 @@ from distmom.spectral.steps.contracted import (
 from distmom.spectral.steps.em import iterate
 from distmom.spectral.steps.rank import MOST_COMPONENTS, halves
 from distmom.spectral.steps.row_basis import basis_rank, offset_of, row_basis, takes_whole
-from distmom.spectral.steps.spherical import Found, recover
+from distmom.spectral.steps.spherical import Found, load_moments, recover
 
 VARIANCES = ("differing", "common")
 ROUTES = ("noise", "rotation")

@@ -9,22 +9,23 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import PassResult
-from distmom.engine.directory.run_directory import load_sums
 from distmom.engine.stored.arrays import SLAB_ROWS
 from distmom.engine.sums.tall import read_rows
 from distmom.linalg import fix_signs
 from distmom.models.gaussian.posterior import Gaussians, Posterior, maximised
-from distmom.moments.rows.gaussian import (
-    RowMoments,
-    row_moments,
-)
 from distmom.spectral.program.run import Run
 from distmom.spectral.saved.fields import array, value
 from distmom.spectral.steps.basis import Basis
 from distmom.spectral.steps.em import count_empty
 from distmom.spectral.steps.recovery import product
 from distmom.spectral.steps.row_basis import mean_of_rows, sketch_facts
-from distmom.spectral.steps.spherical import LEAST_VARIANCE, Found, count_components, least_variance
+from distmom.spectral.steps.spherical import (
+    LEAST_VARIANCE,
+    Found,
+    count_components,
+    least_variance,
+    load_moments,
+)
 
 #: rows that are kept for pictures, at most
 N_KEPT = 500
@@ -66,11 +67,6 @@ def kept_positions(n: int, seed: int) -> np.ndarray:
     if n <= N_KEPT:
         return np.arange(n, dtype=np.int64)
     return np.unique(np.random.default_rng((seed, 1)).integers(0, n, N_KEPT))
-
-
-def load_moments(directory: str) -> RowMoments:
-    """Return the moments that a committed pass has added up."""
-    return row_moments(load_sums(directory)[0])
 
 
 def agreed_count(directories: tuple[str, ...], d: int, most: int) -> tuple[int, Any]:

@@ -10,22 +10,19 @@ difference, but they need no views and have smaller sampling errors.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from distmom.engine import Engine, StoredArray
-from distmom.engine.directory.run_directory import load_sums
 from distmom.engine.sums.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.moments.documents.presence import PresenceMomentsPass, PresenceSketchPass
 from distmom.moments.documents.product import smoothed_rates
-from distmom.moments.rows.gaussian import RowMoments, row_moments
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.steps.basis import Basis, range_basis
 from distmom.spectral.steps.components import basis_slabs
-from distmom.spectral.steps.spherical import Found, recover
+from distmom.spectral.steps.spherical import Found, recover_in_basis
 
 
 @dataclass(frozen=True)
@@ -87,17 +84,9 @@ def find_together(
         run, sketch, n_power_iter, "float64", n_slabs, indefinite=False, scale=scale, n_signals=max(k - 1, 1)
     )
     pass_ = PresenceMomentsPass(d, basis=basis.matrix, rank=basis.rank, scale=scale, origin=basis.mean)
-    load = partial(_load, run.scan(pass_).directory)
-    found = run.small(
-        _recovered, load, k, n_varying, method, seed, refusal, where=where,
-        out=Found.upto(basis.rank, k, 0),
-    )  # fmt: skip
+    found = recover_in_basis(run, pass_, k, n_varying, method, where, seed)
     out = Probabilities(unknown(d, k), unknown(k), unknown())
-    return run.rows(_probabilities, basis, scale, found, out=out)
-
-
-def _load(directory: str) -> RowMoments:
-    return row_moments(load_sums(directory)[0])
+    return run.rows(_probabilities, basis, scale, found, refusal, out=out)
 
 
 def _scales(engine: Engine) -> StoredArray:
@@ -115,23 +104,15 @@ def _n_varying(corpus: Any) -> int:
 
 def _check_varying(n_varying: int, k: int, refusal: str) -> None:
     if n_varying < k:
-        raise _refused(refusal, f"only {n_varying} words are in some documents but not in all")
+        raise NumericalError(f"{refusal}; and only {n_varying} words are in some documents but not in all")
 
 
-def _refused(first: str, second: object) -> NumericalError:
-    return NumericalError(f"{first}; and with all words together, {second}")
-
-
-def _recovered(moments: RowMoments, k: int, d: int, method: str, seed: int, refusal: str) -> Found:
-    """Find the components in the moments in a basis; the error gives both refusals."""
-    try:
-        return recover(moments, k, d, False, method, seed, 0.0, False)
-    except NumericalError as error:
-        raise _refused(refusal, error) from error
-
-
-def _probabilities(engine: Engine, basis: Basis, scale: StoredArray, found: Found) -> Probabilities:
+def _probabilities(
+    engine: Engine, basis: Basis, scale: StoredArray, found: Found | str, refusal: str
+) -> Probabilities:
     """Bring conditional means back from the basis to the words."""
+    if isinstance(found, str):
+        raise NumericalError(f"{refusal}; and with all words together, {found}")
     assert basis.mean is not None
     mean, scales = (np.asarray(each.load(), np.float64) for each in (basis.mean, scale))
     whole = np.asarray(read_rows(basis.matrix, slice(0, len(mean))))

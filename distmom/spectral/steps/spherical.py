@@ -20,14 +20,18 @@ weighted means to m.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from distmom.blas import one_blas_thread
+from distmom.engine.directory.run_directory import load_sums
+from distmom.errors import NumericalError
 from distmom.linalg import Decomposition, Whitening, decompose, multilinear, robust_components, symmetrise
-from distmom.moments.rows.gaussian import RowMoments
-from distmom.spectral.program.run import Decomposed, unknown
+from distmom.moments.rows.gaussian import RowMoments, row_moments
+from distmom.moments.sketching import ProjectedPass
+from distmom.spectral.program.run import Decomposed, Run, unknown
 from distmom.spectral.steps.isotropic import check_range, n_usable, noise_of, whitened_covariance
 from distmom.spectral.steps.rank import REPLICATED_SHARE
 
@@ -157,6 +161,47 @@ def recover(
         found = decompose(tensor, method, random_state=seed)
         robust = robust_components(tensor, found.eigenvectors)
         return mixture(of, found, mixed, {"n_robust": int(robust.sum())})
+
+
+def recover_in_basis(
+    run: Run, pass_: ProjectedPass, k: int, d: int, method: str, where: str, seed: int
+) -> Found | str:
+    """Find k components, with variances of their own, by a pass of the moments of rows about their mean.
+
+    Parameters
+    ----------
+    run : Run
+    pass_ : ProjectedPass
+        Adds up the sums of `distmom.moments.rows.gaussian.RowMomentsPass`.
+    k, d : int
+        Number of components, and of columns that are not constant.
+    method : str
+        A method of `distmom.linalg.decompose`.
+    where : {"scheduler", "client"}
+    seed : int
+
+    Returns
+    -------
+    Found or str
+        The mixture in the basis of the pass, or the reason if its moments carry fewer components.
+    """
+    load = partial(load_moments, run.scan(pass_).directory)
+    out: Found | str = Found.upto(pass_.rank, k, 0)
+    return run.small(_recovered, load, k, d, method, seed, where=where, out=out)
+
+
+def load_moments(directory: str) -> RowMoments:
+    """Return the moments of rows that a committed pass has added up."""
+    return row_moments(load_sums(directory)[0])
+
+
+def _recovered(moments: RowMoments, k: int, d: int, method: str, seed: int) -> Found | str:
+    if d < k:
+        return f"only {d} of the columns vary, fewer than n_components={k}"
+    try:
+        return recover(moments, k, d, False, method, seed, 0.0, False)
+    except NumericalError as error:
+        return str(error)
 
 
 def single(of: WhitenedRows) -> Found:
