@@ -68,17 +68,19 @@ def plan(
     if as_json:
         click.echo(json_text(result))
         return
-    say(f"{'pass':<10} {'scans':>5} {'tasks':>6} {'slabs':>5} {'worker MiB':>10} {'sums MiB':>9}")
+    say(f"{'pass':<10} {'scans':>5} {'tasks':>6} {'slabs':>5} {'worker MiB':>10} {'sums MiB':>9}  part")
     for p in planned.grouped():
-        say(
+        part = ", ".join(filter(None, (p.part, "only if needed" if p.possible else "")))
+        line = (
             f"{p.name:<10} {p.n_scans:>5} {p.n_tasks:>6} {p.n_slabs:>5} {p.task_bytes / 2**20:>10.0f} "
-            f"{p.sums_bytes / 2**20:>9.1f}"
+            f"{p.sums_bytes / 2**20:>9.1f}  {part}"
         )
+        say(line.rstrip())
     if "third_moment" in model.get_params():
         whole = "added up whole" if result["third_moment"] == "full" else "by slices, in a pass of its own"
         say(f"third moment: {whole} (--third-moment {result['third_moment']})")
     say(
-        f"in all: {result['n_scans']} scans, {result['n_tasks']} tasks, at most {result['worker_bytes'] / 2**20:.0f} "
+        f"in all: {_scans(result)}, {result['n_tasks']} tasks, at most {result['worker_bytes'] / 2**20:.0f} "
         f"MiB per worker, {result['disk_bytes'] / 2**20:.0f} MiB of disk"
     )
     if planned.total_seconds is not None:
@@ -86,6 +88,12 @@ def plan(
         say(
             f"time: {total.low:.1f} to {total.high:.1f} s with {n_workers} worker{'s' if n_workers != 1 else ''}"
         )
+
+
+def _scans(planned: dict[str, Any]) -> str:
+    """Return the number of scans of a plan, a range if some depend on the data."""
+    most, n_possible = planned["n_scans"], planned["n_possible_scans"]
+    return f"{most - n_possible} to {most} scans" if n_possible else f"{most} scans"
 
 
 @click.group()
@@ -209,7 +217,7 @@ def _run_fit(run: runs.Run, cluster: Cluster, as_json: bool) -> None:
         run.check_target()
         with open_workers(cluster, corpus) as executor:
             progress.line(
-                f"fitting {executor.description}: {planned['n_scans']} scans, {planned['n_tasks']} tasks, "
+                f"fitting {executor.description}: {_scans(planned)}, {planned['n_tasks']} tasks, "
                 f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB per worker, "
                 f"{planned['disk_bytes'] / 2**20:,.0f} MiB of disk"
             )

@@ -295,7 +295,16 @@ def test_the_command_line_fits_it_and_shows_its_words(tmp_path, capsys):
     documents = (([f"w{v}" for v in np.flatnonzero(row)], []) for row in sample(600, 2))
     write_corpus(tmp_path / "c", documents)
     place, options = str(tmp_path / "m"), ["--model", "product", "-k", "2", "--workers", "0"]
+    assert main(["plan", str(tmp_path / "c"), *options]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown if line.endswith("  all words, only if needed")] == [
+        "sketch",
+        "power",
+        "moments",
+    ]
+    assert shown[-1].startswith("in all: 14 to 18 scans, ")
     assert main(["fit", str(tmp_path / "c"), place, *options]) == 0
+    assert "start" in capsys.readouterr().out
     assert main(["topics", place, "--top", "3"]) == 0
     assert len(capsys.readouterr().out.splitlines()[-1].split()) == 5
 

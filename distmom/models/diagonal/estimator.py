@@ -113,8 +113,8 @@ class DiagonalMixture(RowDensity):
     reads = ("dense",)
     capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
     shown = (
-        "asymmetry", "residual", "sum_weights", "conditioning", "coherence", "explained", "n_refused_partitions",
-        "n_floored_variances", "n_empty",
+        "start", "asymmetry", "residual", "sum_weights", "conditioning", "coherence", "explained",
+        "n_refused_partitions", "n_floored_variances", "n_empty",
     )  # fmt: skip
 
     n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)

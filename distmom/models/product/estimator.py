@@ -117,6 +117,7 @@ class ProductMixture(ComponentsOfRows, SpectralEstimator):
     State = ProductState
     matched_by = "components_"
     capabilities = frozenset({Capability.DOCUMENTS, Capability.TOPICS})
+    shown = ("start", "asymmetry", "residual", "sum_weights", "coherence")
 
     n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)
     decomposition: str = parameter(

@@ -124,6 +124,7 @@ class Plan:
             "passes": [vars(p) for p in self.grouped()],
             "third_moment": self.third_moment,
             "n_scans": len(self.passes),
+            "n_possible_scans": sum(p.possible for p in self.passes),
             "n_tasks": sum(p.n_tasks for p in self.passes),
             "worker_bytes": self.worker_bytes,
             "disk_bytes": sum(p.sums_bytes + p.rows_bytes for p in self.passes),
