@@ -210,7 +210,7 @@ def estimates_of_columns(
         estimates.append(together(other[0], other[1], shifts[back], spreads[back]))
     if not estimates:
         assert other is not None
-        raise refused(str(found), other[1])
+        raise refused(str(found), str(other[1]))
     return estimates
 
 

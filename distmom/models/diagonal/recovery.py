@@ -15,6 +15,7 @@ that thirds of the columns do not distinguish.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -126,25 +127,30 @@ def recover_starts(
     NumericalError
         If the moments give none.
     """
+    if not together:
+        return [recover_by_partitions(moments, k, method, n, seed)]
     found: list[Estimate] = []
     refusals: list[str] = []
-    for recovered in (recover_by_partitions, _recover_by_rows)[: 1 + together]:
+    for recovered in (
+        partial(recover_by_partitions, moments, k, method, n, seed),
+        partial(_recover_together, moments, k, method, seed),
+    ):
         try:
-            found.append(recovered(moments, k, method, n, seed))
+            found.append(recovered())
         except NumericalError as error:
             refusals.append(str(error))
     if not found:
-        raise refused(*refusals) if together else NumericalError(*refusals)
+        raise refused(*refusals)
     return found
 
 
-def refused(by_thirds: str, together: object) -> NumericalError:
+def refused(by_thirds: str, together: str) -> NumericalError:
     """Return the error about both refusals."""
     return NumericalError(f"{by_thirds}; and with all columns together, {together}")
 
 
-def _recover_by_rows(moments: ColumnMoments, k: int, method: str, n: int, seed: int) -> Estimate:
-    """Estimate means and weights as if all columns of a component had the same variance; n is not used."""
+def _recover_together(moments: ColumnMoments, k: int, method: str, seed: int) -> Estimate:
+    """Estimate means and weights as if all columns of a component had the same variance."""
     varying = np.flatnonzero(moments.spreads > 0.0)
     d = len(varying)
     if d < k:
