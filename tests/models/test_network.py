@@ -176,6 +176,17 @@ def test_weighted_scores_are_closer_to_the_nodes_than_plain_least_squares():
     assert (error(model.transform(rows)) < 0.2 * error(plain)).all()
 
 
+def test_the_units_of_the_columns_do_not_matter():
+    _, rows = sample(20_000, 0, loadings_of(6), noise=0.5)
+    units = 10.0 ** np.arange(-9, 9)
+    model, other = (LatentNetwork(3).fit(given) for given in (rows, rows * units))
+    # The largest loading of a node is positive, and which is the largest depends on the units.
+    signs = np.sign((other.components_ / units * model.components_).sum(axis=1))
+    assert_allclose(other.adjacency_ * np.outer(signs, signs), model.adjacency_, atol=1e-8)
+    assert_allclose(other.components_ / units * signs[:, None], model.components_, atol=1e-8)
+    assert_allclose(other.transform(rows * units) * signs, model.transform(rows), atol=1e-6)
+
+
 def test_shards_and_groups_in_any_order_change_nothing():
     A = loadings_of(4)
     rows = sample(3_000, 0, A)[1]

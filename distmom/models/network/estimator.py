@@ -39,6 +39,8 @@ from distmom.spectral.steps.views import basis_of_views, load_views, mean_of_vie
 MIN_VIEWS = 3
 #: columns of one view, at most: matrices of this size are added up and decomposed
 MOST_COLUMNS = 2000
+#: least variance of the noise of a column, as a share of its variance, by which columns weigh
+LEAST_NOISE = 1e-3
 #: least magnitude of a weight that a summary shows
 SHOWN_WEIGHT = 0.05
 
@@ -280,10 +282,12 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
     def _unmixing(self) -> np.ndarray:
         """Return the matrix (k, d) whose product with a centred row is the weighted least-squares estimate."""
         A, variances = self.components_.T.astype(np.float64), self.noise_variance_.astype(np.float64)
-        # A column without noise would have all weight.
-        least = 1e-3 * variances.mean()
-        roots = 1.0 / np.sqrt(np.maximum(variances, least)) if least > 0.0 else np.ones(len(A))
         with one_blas_thread():
+            roots = np.ones(len(A))
+            if variances.any():
+                # A column without noise would have all weight.
+                whole = variances + np.einsum("dk,kl,dl->d", A, self.correlations_, A, optimize=True)
+                roots = 1.0 / np.sqrt(np.maximum(variances, LEAST_NOISE * whole))
             return np.asarray(np.linalg.pinv(A * roots[:, None]) * roots)
 
     def summary(self) -> dict[str, Any]:

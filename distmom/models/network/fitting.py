@@ -133,8 +133,10 @@ def one_view(engine: Engine, scanned: PassResult, k: int, noisy: bool, seed: int
         white = whiten(scaled, k)
         predictors: tuple[Any, Any, Any] = (None, None, None)
         if noisy:
-            found = find_predictors(white.B * deviations[:, None], find_parts(white.B, seed=seed))
-            predictors = engine.put(found.latent), engine.put(found.left), engine.put(found.right)
+            found, units = find_predictors(white.B, find_parts(white.B, seed=seed)), deviations[:, None]
+            predictors = (
+                engine.put(found.latent / units), engine.put(found.left * units), engine.put(found.right * units)
+            )  # fmt: skip
     return OneView(
         white, deviations, mean, own * variances, engine.put(mean), engine.put(white.W / deviations[:, None]),
         predictors, facts,
