@@ -99,6 +99,19 @@ def test_removal_in_whitened_dimensions_is_the_search_by_whitening_whatever_the_
         assert other.weight == pytest.approx(one.weight, rel=1e-10)
 
 
+@pytest.mark.parametrize("factor", [*FACTORS])
+def test_units_of_the_rows_and_of_the_side_information_do_not_matter(factor):
+    mu, p, _, A, _, m = mixture()
+    tolerance = 5e-2 if factor == "threshold" else 1e-8
+    for preferences in ([-3.0, -1.0, -2.0, -3.0, -4.0, -5.0], [0.5, -2.0, 0.3, -1.0, -1.0, -2.0]):
+        B, best = (mu * (p * preferences)) @ mu.T, int(np.argmax(preferences))
+        for unit, of_side in ((1.0, 1.0), (1.0, 1e-12), (1e-14, 1.0), (1e6, 1e6)):
+            white, M = whitened(unit**2 * A, unit**2 * of_side * B)
+            found = cancel(white, M, unit * m, factor)
+            assert_allclose(found.coordinates / unit, mu[:, best], atol=tolerance)
+            assert found.weight == pytest.approx(p[best], abs=tolerance)
+
+
 def test_the_pair_of_the_experiments_has_the_direction_of_whitening_and_its_own_length():
     for size in (0.0, 1e-3):
         mu, p, v, A, B, m = mixture(2, size)
@@ -138,7 +151,7 @@ def test_the_literal_form_is_exact_without_noise_and_errs_more_with_it():
 
 
 def test_components_that_cannot_be_removed_are_refused():
-    _, _, _, A, B, m = mixture()
+    mu, p, _, A, B, m = mixture()
     white, M = whitened(A, B)
     with pytest.raises(
         UsageError, match="factor: expected one of spectrum, bisection, threshold, norm, got 'x'"
@@ -150,3 +163,6 @@ def test_components_that_cannot_be_removed_are_refused():
         cancel(white, M, 0.0 * m)
     with pytest.raises(NumericalError, match="the largest preference is not positive"):
         cancel_literally(A, -B, m, K)
+    B = (mu * (p * np.array([1.0, -3.0, -1.0, 0.0, 0.0, 0.0]))) @ mu.T
+    with pytest.raises(NumericalError, match="the norm requires preferences with a positive sum, got -3"):
+        cancel_literally(A, B, m, K, "norm")

@@ -20,6 +20,10 @@ from distmom.linalg.whiten import Whitening, whiten
 _STEPS, _WIDTH = 400, 1e-15
 #: least eigenvalue at which a search by threshold ends, as a share of the least eigenvalue of A
 THRESHOLD = 1e-3
+#: least norm of a part of the first moment, as a share of the whole, that rounding does not account for
+_LEAST_PART = 1e-12
+#: least difference of two preferences, as a share of their size, for which the preferences are shifted by as much
+_LEAST_SPREAD = 1e-3
 #: part of an interval that a golden section keeps
 _GOLDEN = (5.0**0.5 - 1.0) / 2.0
 
@@ -153,6 +157,11 @@ def _factor(A: np.ndarray, B: np.ndarray, name: str) -> float:
     if name == "norm":
         values = np.linalg.eigvalsh(_whitened(A, B))
         size = float(max(values.sum() - values[-1], values.sum() / 2.0))
+        if not size > 0.0:
+            raise NumericalError(
+                f"a search by the norm requires preferences with a positive sum, got {values.sum():.3g}; add a "
+                "multiple of A to B"
+            )
     return FACTORS[name](A, B / size) / size
 
 
@@ -190,7 +199,7 @@ def remove(Z: np.ndarray, moment: np.ndarray, mean: np.ndarray, n_components: in
     others = left[:, : n_components - 1]
     rest = mean - others @ (others.T @ mean)
     size = float(np.linalg.norm(rest))
-    if not size > 1e-12:
+    if not size > _LEAST_PART * float(np.linalg.norm(mean)):
         raise weightless()
     own = rest / size
     image = moment @ own
@@ -233,8 +242,12 @@ def cancel(
         If the component has no weight.
     """
     values = np.linalg.eigvalsh(M)
-    # A multiple of A that is added to B adds a constant to all preferences and keeps their order.
-    shift = 0.0 if values[-1] > 0.0 and values.sum() > 0.0 else 1.0 - float(values[0])
+    shift = 0.0
+    if not (values[-1] > 0.0 and values.sum() > 0.0):
+        # A multiple of A that is added to B adds a constant to all preferences and keeps their order. The least of
+        # them becomes as large as they differ, so that the unit of the side information does not matter.
+        lowest = float(values[0])
+        shift = (max(float(values[-1]) - lowest, -_LEAST_SPREAD * lowest) or 1.0) - lowest
     basis, root = np.linalg.qr(white.B)
     A, B, mean = root @ root.T, root @ (M + shift * np.eye(len(M))) @ root.T, basis.T @ m
     f = _factor(A, B, factor)
@@ -269,8 +282,8 @@ def cancel_literally(
     UsageError
         If the factor is unknown, or k is not from 1 to d.
     NumericalError
-        If A has fewer than k positive eigenvalues, the largest preference is not positive, or the component has no
-        weight.
+        If A has fewer than k positive eigenvalues, the largest preference is not positive, the component has no
+        weight, or the sum of the preferences is not positive with ``factor="norm"``.
     """
     white = whiten(A, n_components, noise=0.0)
     if not np.linalg.eigvalsh(white.W.T @ B @ white.W)[-1] > 0.0:
