@@ -87,6 +87,8 @@ def test_given_vectors_near_components_are_accepted_sooner_than_random_ones():
         values, vectors = aligned(decompose(T, method, starts=starts, **options), V)
         np.testing.assert_allclose(values, lam, atol=1e-12)
         np.testing.assert_allclose(vectors, V, atol=1e-12)
+        none = decompose(T, method, starts=starts[:, :2], **options)
+        np.testing.assert_array_equal(none.eigenvectors, decompose(T, method, **options).eigenvectors)
 
 
 @pytest.mark.parametrize("method", ["power", "power-stop"])

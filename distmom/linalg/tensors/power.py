@@ -133,7 +133,7 @@ def iterate(cube: PackedCube, U: Array, n_iter: int, tol: float, shift: float = 
 
 def nearest_starts(cube: PackedCube, starts: Array | None, n: int) -> Array:
     """Return at most n of some unit columns, (k, n): those of largest ``T(u, u, u)``, in descending order."""
-    if starts is None:
+    if starts is None or not starts.size:
         return np.empty((cube.k, 0))
     order = np.argsort(-cube.cubic_form(starts), kind="stable")
     return starts[:, order[:n]]
