@@ -53,7 +53,7 @@ class SparseColumns:
     coefficients : ndarray of shape (k, k)
         The w as columns, sparsest first, such that the entry of largest magnitude of every ``U w`` is 1.
     zeros : ndarray of shape (k,), int
-        Rows where each vector is zero, at most 1 % of its largest entry.
+        Rows where each vector is zero, at most 2 % of its largest entry.
     leaks : ndarray of shape (k,)
         Norm of each vector on these rows, relative to that of the vector closest in size: the square root of the
         ratio of the two smallest eigenvalues of ``U_Z' U_Z``. Near 0 for a column, and near 1 for a vector that
