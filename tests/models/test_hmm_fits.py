@@ -147,14 +147,15 @@ def test_passes_take_no_more_memory_than_planned(lengths):
         assert peak_bytes(lambda pass_=pass_, sums=sums: pass_.add(sums, block, {}), most) <= most, pass_.name
 
 
+@pytest.mark.parametrize("d", [9, 60])
 @pytest.mark.parametrize("degree", [1, 2])
-def test_passes_over_dense_steps_take_no_more_memory_than_planned(degree):
+def test_passes_over_dense_steps_take_no_more_memory_than_planned(degree, d):
     rng = np.random.default_rng(0)
-    block = RowCorpus(rng.standard_normal((60_000, 9)), [60_000], shard_rows=1 << 40).read_shard(0)
-    p = 1 + 9 * degree
-    common = {"degree": degree, "origin": np.zeros(9), "scale": np.ones(9), "basis": np.eye(p)[:, :7]}
+    block = RowCorpus(rng.standard_normal((60_000, d)), [60_000], shard_rows=1 << 40).read_shard(0)
+    p = 1 + d * degree
+    common = {"degree": degree, "origin": np.zeros(d), "scale": np.ones(d), "basis": np.eye(p)[:, :7]}
     for pass_ in (
-        StepMeanPass(9), WindowSketchPass(p, n_columns=7, **common), WindowMomentsPass(p, rank=7, **common),
+        StepMeanPass(d), WindowSketchPass(p, n_columns=7, **common), WindowMomentsPass(p, rank=7, **common),
     ):  # fmt: skip
         sums = pass_.zero()
         most = pass_.working_bytes(60_000) + 50_000

@@ -211,11 +211,12 @@ def test_the_plan_lists_the_pass_over_products_and_a_saved_model_is_fitted_again
     assert (loaded.fit_corpus(corpus).components_ == model.components_).all()
 
 
-def test_memory_stays_within_the_plan():
-    widths, n = (30, 30, 30), 1500
-    corpus = RowCorpus(np.random.default_rng(0).normal(size=(n, 90)))
+@pytest.mark.parametrize(("width", "order", "n"), [(30, None, 1500), (10, np.arange(30)[::-1], 12_000)])
+def test_memory_stays_within_the_plan(width, order, n):
+    widths = (width, width, width)
+    corpus = RowCorpus(np.random.default_rng(0).normal(size=(n, 3 * width)), shard_rows=n)
     block, d, r = corpus.read_shard(0), sum(lifted_widths(widths, 2)), 8
-    fields = {"widths": widths, "degree": 2, "units": np.tile([0.0, 1.0], (90, 1))}
+    fields = {"widths": widths, "degree": 2, "units": np.tile([0.0, 1.0], (3 * width, 1)), "order": order}
     averages, basis = np.zeros((d, 2)), np.ones((d, r))
     for pass_ in (
         MultiViewColumnsPass(d, **fields),
@@ -226,6 +227,19 @@ def test_memory_stays_within_the_plan():
         pass_.add(sums, block, {})
         most = 1.05 * (pass_.working_bytes(n) + pass_.mapped_bytes) + (1 << 16)
         assert peak_bytes(lambda pass_=pass_, sums=sums: pass_.add(sums, block, {}), most) < most, pass_.name
+
+
+@pytest.mark.parametrize("third", [True, False])
+def test_memory_of_moments_of_the_columns_alone_stays_within_the_plan(third):
+    d, r, n = 30, 30, 20_000
+    block = RowCorpus(np.random.default_rng(0).normal(size=(n, d)), shard_rows=n).read_shard(0)
+    pass_ = MultiViewMomentsPass(
+        d, widths=(10, 10, 10), averages=np.zeros((d, 2)), basis=np.ones((d, r)), rank=r, with_own=True,
+        third=third,
+    )  # fmt: skip
+    sums = pass_.zero()
+    most = pass_.working_bytes(n) + pass_.mapped_bytes + (1 << 16)
+    assert peak_bytes(lambda: pass_.add(sums, block, {}), most) < most
 
 
 def test_what_cannot_be_fitted_is_refused_with_one_sentence():

@@ -157,14 +157,15 @@ def test_the_sums_of_passes_are_those_over_all_rows(kind):
     assert_allclose(found["px"], expected, atol=1e-10)
 
 
+@pytest.mark.parametrize("k", [6, 60])
 @pytest.mark.parametrize("kind", [ScoresEMPass, ViewSharesPass])
-def test_memory_stays_within_the_plan(kind):
+def test_memory_stays_within_the_plan(kind, k):
     rng, n, d = np.random.default_rng(0), 5_000, 300
-    fields = {"coefficients": rng.normal(size=(d, 6)), "averages": np.zeros((d, 2)), "n_components": 6}
+    fields = {"coefficients": rng.normal(size=(d, k)), "averages": np.zeros((d, 2)), "n_components": k}
     if kind is ViewSharesPass:
-        fields |= {"offsets": np.zeros((3, 6)), "logs": np.zeros(6), "widths": (100, 100, 100)}
+        fields |= {"offsets": np.zeros((3, k)), "logs": np.zeros(k), "widths": (100, 100, 100)}
     else:
-        fields |= {"offsets": np.zeros(6)}
+        fields |= {"offsets": np.zeros(k)}
     pass_ = kind(d, **fields)
     block = RowCorpus(rng.normal(size=(n, d)), shard_rows=n).read_shard(0)
     sums = pass_.zero()

@@ -16,6 +16,8 @@ from distmom.corpus import RowBlock
 from distmom.engine.passes import Rows
 from distmom.engine.sums.additive import Sums, SumSpec
 from distmom.moments.dense_rows import aligned, dense_rows, piece_rows, total_weight, view_slices
+from distmom.moments.kernels import TENSOR_BLOCK
+from distmom.moments.rows.multiview import add_triples
 from distmom.moments.three_views import N_GROUPS, PAIRS
 from distmom.spectral.posteriors import StoredPosteriorPass, normalise
 from distmom.spectral.scores import ScoreProductsPass, ScoresPass
@@ -110,7 +112,8 @@ class ViewSharesPass(ScoreProductsPass):
 
     def working_bytes(self, n_rows: int) -> int:
         n, k = min(n_rows, piece_rows(self.n_features)), self.n_components
-        return 8 * n * (2 * self.n_features + (3 * N_GROUPS + 2 + k) * k)
+        products = n * TENSOR_BLOCK**2 + TENSOR_BLOCK**2 * k
+        return 8 * (n * (2 * self.n_features + (3 * N_GROUPS + 2) * k) + products)
 
     @property
     def finish_bytes(self) -> int:
@@ -129,7 +132,7 @@ class ViewSharesPass(ScoreProductsPass):
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         sums["mass"] += total_weight(block)
         coefficients, offsets, logs = (np.asarray(a) for a in (self.coefficients, self.offsets, self.logs))
-        mean, k, cuts = np.asarray(self.averages)[:, 0], self.n_components, view_slices(self.widths)
+        mean, cuts = np.asarray(self.averages)[:, 0], view_slices(self.widths)
         for _, x, row_weights in self.pieces(block):
             views = [x[:, cut] for cut in cuts]
             scores = [
@@ -151,8 +154,7 @@ class ViewSharesPass(ScoreProductsPass):
                 shares.append(score)
             for i, (s, t) in enumerate(PAIRS):
                 sums["pairs"][i] += shares[s].T @ (own * shares[t])
-            products = (shares[0][:, :, None] * (own * shares[1])[:, None, :]).reshape(-1, k * k)
-            sums["triples"] += (products.T @ shares[2]).reshape(k, k, k)
+            add_triples(sums["triples"], shares[0], shares[1], own * shares[2])
         return None
 
 

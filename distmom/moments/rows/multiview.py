@@ -163,7 +163,8 @@ class MultiViewColumnsPass(ViewsPass):
         return "columns" if self.degree == 1 else "products"
 
     def working_bytes(self, n_rows: int) -> int:
-        return 16 * min(n_rows, self.piece_rows) * self.n_features
+        # A piece, the one before, and squares or rows in another order.
+        return 8 * (self.n_copies + 1) * min(n_rows, self.piece_rows) * self.n_features
 
     def specs(self) -> dict[str, SumSpec]:
         return {"columns": SumSpec((self.n_features, 2), tall="features"), "mass": SumSpec(())}
@@ -261,7 +262,8 @@ class MultiViewMomentsPass(ProjectedPass, ViewsPass):
 
     def projected_bytes(self, n_rows: int) -> int:
         """Return the bytes of the views of some rows, where they are sparse, and of what they are projected to."""
-        own = n_rows * (sum(self.widths) + N_GROUPS * self.rank)
+        # Those of the rows before are kept until these are complete; a product of a view is formed besides.
+        own = n_rows * (sum(self.widths) + 2 * (N_GROUPS + 1) * self.rank)
         if self.units is not None:
             own += self.n_copies * min(n_rows, self.piece_rows) * self.n_features
         return 8 * own
@@ -296,7 +298,7 @@ class MultiViewMomentsPass(ProjectedPass, ViewsPass):
             sums["pairs"][1] += first.T @ weighted
             sums["pairs"][2] += second.T @ weighted
             if self.third:
-                _add_triples(sums["triples"], first, second, weighted)
+                add_triples(sums["triples"], first, second, weighted)
         return None
 
     def projected(self, X: Any) -> list[np.ndarray]:
@@ -322,7 +324,7 @@ def squared_distances(X: Any, center: np.ndarray, precisions: np.ndarray) -> np.
     return np.asarray(_squares(X) @ precisions - 2.0 * (X @ scaled) + center @ scaled)
 
 
-def _add_triples(triples: np.ndarray, first: np.ndarray, second: np.ndarray, third: np.ndarray) -> None:
+def add_triples(triples: np.ndarray, first: np.ndarray, second: np.ndarray, third: np.ndarray) -> None:
     """Add the products of three matrices of rows (n, r) in place."""
     r = len(triples)
     blocks = [slice(a, min(a + TENSOR_BLOCK, r)) for a in range(0, r, TENSOR_BLOCK)]

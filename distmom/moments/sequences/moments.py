@@ -147,7 +147,8 @@ class WindowMomentsPass(ProjectedWindowsPass):
         return "moments"
 
     def working_bytes(self, n_rows: int) -> int:
-        width = 6 * self.rank + (2 * self.n_features if self.degree else 0)
+        # The products and squares of the piece before are kept until those of a piece are complete.
+        width = 7 * self.rank + (self.n_features + 2 * self.n_values if self.degree else 0)
         return 8 * (n_rows + PIECE_ROWS * width + TENSOR_BLOCK**2 * BLOCK_ROWS)
 
     @property
