@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from distmom.blas import one_blas_thread
 from distmom.engine import StoredColumns
 from distmom.engine.sums.tall import read_rows
 from distmom.models.diagonal.recovery import Estimate, estimate_together
@@ -76,6 +77,7 @@ def together(basis: Basis, found: Found, shifts: np.ndarray, spreads: np.ndarray
         Means and standard deviations of the scaled columns; constant columns have spread zero.
     """
     assert isinstance(basis.matrix, StoredColumns)
-    means = np.asarray(read_rows(basis.matrix, slice(0, len(shifts)))) @ found.means
+    with one_blas_thread():
+        means = np.asarray(read_rows(basis.matrix, slice(0, len(shifts)))) @ found.means
     means /= np.where(spreads > 0.0, spreads, 1.0)[:, None]
     return estimate_together(means, found, shifts, spreads)

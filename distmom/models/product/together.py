@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from distmom.blas import one_blas_thread
 from distmom.engine import Engine, StoredArray
 from distmom.engine.sums.tall import read_rows
 from distmom.errors import NumericalError
@@ -116,6 +117,7 @@ def _probabilities(
     assert basis.mean is not None
     mean, scales = (np.asarray(each.load(), np.float64) for each in (basis.mean, scale))
     whole = np.asarray(read_rows(basis.matrix, slice(0, len(mean))))
-    components = mean + (whole @ found.means) / scales**2
+    with one_blas_thread():
+        components = mean + (whole @ found.means) / scales**2
     kept = ("residual", "sum_weights", "eigenvalues", "spectrum")
     return Probabilities(components, found.weights, {name: found.diagnostics[name] for name in kept})

@@ -249,7 +249,9 @@ def mixture(of: WhitenedRows, found: Decomposition, mixed: np.ndarray, more: dic
     means = white.B @ (V[:-1] / roots)
     order = np.argsort(-weights, kind="stable")
     variances = np.maximum(variances, floor)
-    return Found(means[:, order], weights[order], variances[order], of.vectors[:, :2], of.kept, facts)
+    # A transfer to another process makes arrays contiguous, and the bits of later products depend on that.
+    means = np.ascontiguousarray(means[:, order])
+    return Found(means, weights[order], variances[order], of.vectors[:, :2], of.kept, facts)
 
 
 def _facts(of: WhitenedRows) -> dict[str, Any]:
