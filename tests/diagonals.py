@@ -29,3 +29,13 @@ def sample(means, variances, weights, n, seed):
 
 def names_of(model):
     return [timing["name"] for timing in model.timings_]
+
+
+def few_of_many_columns(n_rows, seed):
+    """Return rows of 8 components and 73 columns, the last one constant, and their components."""
+    rng = np.random.default_rng(seed)
+    means = np.kron(np.eye(8), np.full((1, 9), 1.3))
+    h = rng.integers(0, 8, n_rows)
+    X = means[h] + rng.uniform(0.7, 1.3, (8, 72))[h] * rng.normal(size=(n_rows, 72))
+    X = 10.0 ** np.linspace(-3, 3, 72) * X + np.linspace(0, 1e3, 72)
+    return np.column_stack([X, np.full(n_rows, 7.0)]), h

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from diagonals import SKETCH, TOGETHER, WHOLE, names_of, parameters, population, sample
+from diagonals import SKETCH, TOGETHER, WHOLE, few_of_many_columns, names_of, parameters, population, sample
 from helpers import matched
 from numpy.testing import assert_allclose
 from scipy.linalg import hadamard
@@ -313,16 +313,6 @@ def test_few_rows_and_few_columns_are_fitted_with_all_columns_together():
     model = DiagonalMixture(3).fit(X)
     best = (brute_force(X, *true).argmax(axis=1) == h).mean()
     assert (matched(model.means_, true[0])[1][model.predict(X)] == h).mean() > best - 0.01
-
-
-def few_of_many_columns(n_rows, seed):
-    """Return rows of 8 components and 73 columns, the last one constant, and their components."""
-    rng = np.random.default_rng(seed)
-    means = np.kron(np.eye(8), np.full((1, 9), 1.3))
-    h = rng.integers(0, 8, n_rows)
-    X = means[h] + rng.uniform(0.7, 1.3, (8, 72))[h] * rng.normal(size=(n_rows, 72))
-    X = 10.0 ** np.linspace(-3, 3, 72) * X + np.linspace(0, 1e3, 72)
-    return np.column_stack([X, np.full(n_rows, 7.0)]), h
 
 
 @pytest.mark.parametrize("few_rows", [0, 100_000])

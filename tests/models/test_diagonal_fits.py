@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from diagonals import SKETCH, TOGETHER, WHOLE, names_of, parameters, population, sample
+from diagonals import SKETCH, TOGETHER, WHOLE, few_of_many_columns, names_of, parameters, population, sample
 from helpers import WeightedRows, assigned, matched
 from numpy.testing import assert_allclose
 from sklearn.datasets import load_digits
@@ -86,11 +86,13 @@ def test_a_file_gives_the_bits_of_memory(tmp_path, d):
 
 @pytest.mark.slow
 @pytest.mark.cluster
-@pytest.mark.parametrize("d", [12, 90])
-def test_two_processes_give_the_same_bits(d, cluster):
-    corpus = RowCorpus(sample(*parameters(d, 3), 3000, 0)[0], shard_rows=150)
-    alone = DiagonalMixture(3).fit_corpus(corpus)
-    both = DiagonalMixture(3).fit_corpus(corpus, client=cluster)
+@pytest.mark.parametrize(("d", "start"), [(12, "rows"), (73, "rows"), (90, "thirds")])
+def test_two_processes_give_the_same_bits(d, start, cluster):
+    X, k = (few_of_many_columns(250, 1)[0], 8) if d == 73 else (sample(*parameters(d, 3), 3000, 0)[0], 3)
+    corpus = RowCorpus(X, shard_rows=150)
+    alone = DiagonalMixture(k).fit_corpus(corpus)
+    both = DiagonalMixture(k).fit_corpus(corpus, client=cluster)
+    assert alone.diagnostics_["start"] == start
     assert arrays_of(both) == arrays_of(alone)
 
 
