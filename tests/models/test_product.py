@@ -256,6 +256,14 @@ def test_all_words_together_give_a_start_where_thirds_do_not():
     assert adjusted_rand_score(groups, found) > 0.9 * adjusted_rand_score(groups, peer)
 
 
+def test_one_component_is_fitted_where_a_third_of_the_words_is_in_no_document():
+    X = np.zeros((300, 6), int)
+    X[:, :2] = np.random.default_rng(0).random((300, 2)) < 0.4
+    model = ProductMixture(1, random_state=2).fit(X)
+    assert model.diagnostics_["start"] == "documents"
+    assert_allclose(model.components_[0], (X.sum(axis=0) + rates_of(X)) / 301.0, atol=1e-12)
+
+
 def test_the_plan_lists_the_passes_that_are_made_and_a_saved_model_is_the_same(tmp_path):
     corpus = MemoryCorpus(sample(500, 0), shard_documents=100)
     model = ProductMixture(2, n_power_iter=1, n_em_iter=2)

@@ -119,5 +119,8 @@ def _probabilities(
     whole = np.asarray(read_rows(basis.matrix, slice(0, len(mean))))
     with one_blas_thread():
         components = mean + (whole @ found.means) / scales**2
-    kept = ("residual", "sum_weights", "eigenvalues", "spectrum")
+    # One component has the spectrum alone, as nothing is decomposed.
+    kept = [
+        name for name in ("residual", "sum_weights", "eigenvalues", "spectrum") if name in found.diagnostics
+    ]
     return Probabilities(components, found.weights, {name: found.diagnostics[name] for name in kept})

@@ -215,11 +215,19 @@ class ColumnProjectionPass(RowMomentsPass):
         sums["mass"] += mass_of(X, weights)
         sums["sampled"] += len(X) if weights is None else 0
         origin = np.asarray(self.origin)[:, 0]
-        slabs = tuple(self.basis.each()) if isinstance(self.basis, Columns) else (self.basis,)
-        for piece, z in standardised(X, self.units):
-            z -= origin
-            Y = np.concatenate([z @ slab for slab in slabs], axis=1)
-            yield piece, Y, squared_norms(z), None if weights is None else weights[piece]
+        for start in range(0, len(X), BLOCK_ROWS):
+            many = slice(start, min(start + BLOCK_ROWS, len(X)))
+            Y, s, first = np.empty((many.stop - start, self.rank)), np.empty(many.stop - start), 0
+            # A memory limit that required slabs has room for one of them at a time.
+            for slab in self.basis.each() if isinstance(self.basis, Columns) else (self.basis,):
+                cut = slice(first, first + slab.shape[1])
+                for piece, z in standardised(X[many], self.units):
+                    z -= origin
+                    Y[piece, cut] = z @ slab
+                    if first == 0:
+                        s[piece] = squared_norms(z)
+                first = cut.stop
+            yield many, Y, s, None if weights is None else weights[many]
 
 
 @dataclass(frozen=True)
