@@ -1,10 +1,11 @@
-"""Disturb fits and predictions on local clusters, resume them, and compare every bit with undisturbed ones.
+"""Disturb ingests, fits and predictions on clusters, resume them, and compare every bit with undisturbed ones.
 
     python workflows/soak.py --minutes 10 --seed 0 [--leg 3] [--place DIR] [--out soak.jsonl]
 
 Every leg draws a small corpus and a model, fits and predicts in one process, and then again on a cluster of two
 workers while a fault is injected at a random time. A fit that fails must end with a typed error and the command
-that resumes it, which is then used; a second fault may follow. Results must have the bits of undisturbed ones.
+that resumes it, which is then used; a second fault may follow. Other legs ingest texts, survive the loss of up to
+three workers, and repeat the command if it was killed. Results must have the bits of undisturbed ones.
 ``--leg`` repeats one leg of a seed. The exit code is 1 if a result is wrong or a command hangs.
 
 Full disks need the right to mount a tmpfs, and are left out without it.
@@ -38,6 +39,7 @@ from distmom.cli.main import main as distmom
 FAULTS = (
     "worker killed", "driver killed", "scheduler killed", "worker paused", "driver paused",
     "bit flipped in the run", "bit flipped in the corpus", "disk full", "prediction killed",
+    "ingest killed", "workers of an ingest killed",
 )  # fmt: skip
 OUTCOMES = ("survived", "detected", "wrong", "hung", "too late")
 #: seconds after which a command counts as hung; a cluster without workers is given up after five minutes
@@ -106,8 +108,8 @@ class Disturbed:
         self.environment = {**os.environ, MARK: str(place)}
         self.sampler = Sampler(str(place))
         self.log = place / "log.txt"
-        #: pattern of the files of predictions that are being made
-        self.answers: str | None = None
+        #: pattern of files that exist as soon as the work of the command to be disturbed has begun
+        self.begun = "run/run.json"
 
     def start(self, *arguments: object) -> subprocess.Popen[bytes]:
         """Start a command of distmom, whose output is appended to the log."""
@@ -142,8 +144,7 @@ class Disturbed:
 
     def inject(self, process: subprocess.Popen[bytes], fault: str, processes: list[Any], at_s: float) -> bool:
         """Disturb a command some seconds after its work has begun; return whether it was still running."""
-        begun = self.place / ("run/run.json" if self.answers is None else self.answers)
-        while not any(self.place.glob(str(begun.relative_to(self.place)))) and process.poll() is None:
+        while not any(self.place.glob(self.begun)) and process.poll() is None:
             self.sampler.sample()
             time.sleep(0.05)
         ends = time.monotonic() + at_s
@@ -194,6 +195,35 @@ class Disturbed:
         path.write_bytes(content)
         self.leg.notes.append(f"bit flipped in {path.relative_to(self.place)}")
         return str(path)
+
+    def fit_and_predict(self) -> str:
+        """Fit and predict, undisturbed and while the fault of the leg is injected; return the outcome."""
+        place, leg, rng = self.place, self.leg, self.rng
+        corpus = place / "corpus"
+        self.calm(
+            "synth", "bibtex", corpus, "--docs", int(rng.integers(1000, 4000)), "--words",
+            int(rng.integers(200, 800)), "--states", 6, "--seed", int(rng.integers(1000)), "--shard-docs",
+            int(rng.integers(200, 600)), "--workers", 0, "--quiet",
+        )  # fmt: skip
+        shutil.copytree(corpus, place / "corpus.kept")
+        local = ("--workers", 0, "--quiet")
+        seconds = self.calm("fit", corpus, place / "calm", *leg.model, "--run", place / "calm.run", *local)
+        command = "transform" if "--model" in leg.model else "predict"
+        answered = self.calm(command, place / "calm", corpus, place / "calm.answers", *local)
+        outcome = self.fit(corpus, seconds)
+        if not same(place / "calm", place / "disturbed"):
+            raise WrongError("the model has other bits")
+        if outcome == "survived" and leg.fault == "bit flipped in the corpus":
+            leg.notes.append("the flipped file is not read by a fit")
+        # A flip that the fit did not read remains.
+        shutil.rmtree(corpus)
+        shutil.move(place / "corpus.kept", corpus)
+        found = self.predict(corpus, command, answered)
+        if not same(place / "calm.answers", place / "answers"):
+            raise WrongError(f"the output of {command} has other bits")
+        self.calm("verify", place / "disturbed")
+        self.calm("verify", place / "answers")
+        return found if leg.fault == "prediction killed" else outcome
 
     def fit(self, corpus: Path, seconds: float) -> str:
         """Fit while the fault of the leg is injected, resume until the model exists; return the outcome."""
@@ -267,7 +297,7 @@ class Disturbed:
         outcome = "survived"
         with self.executor() as (where, processes):
             arguments = (command, self.place / "disturbed", corpus, self.place / "answers", *where)
-            self.answers = ".tmp-answers-*"
+            self.begun = ".tmp-answers-*"
             process = self.start(*arguments)
             if self.leg.fault == "prediction killed":
                 when = float(self.rng.uniform(0.0, 0.8)) * seconds
@@ -280,6 +310,42 @@ class Disturbed:
                 # It was killed after its output was committed, whose bits are compared like those of others.
                 return "too late"
             self.calm(*arguments)
+        return outcome
+
+    def write_texts(self) -> Path:
+        """Write labelled texts of random words; return their file."""
+        words = ["".join(letters) for letters in self.rng.choice(list("abcdefgh"), (500, 5))]
+        path = self.place / "texts.tsv"
+        with path.open("w") as out:
+            for _ in range(int(self.rng.integers(20_000, 60_000))):
+                out.write(f"label{self.rng.integers(40)}\t{' '.join(self.rng.choice(words, 12))}\n")
+        return path
+
+    def ingest(self) -> str:
+        """Ingest texts undisturbed and while the fault of the leg is injected; return the outcome."""
+        fault, rng = self.leg.fault, self.rng
+        ingest = ("ingest", "--shard-docs", int(rng.integers(200, 600)), self.write_texts())
+        seconds = self.calm(*ingest, self.place / "calm", "--workers", 0, "--quiet")
+        self.begun = "disturbed.partial/parts/p*"
+        with self.executor() as (where, processes):
+            arguments = (*ingest, self.place / "disturbed", *where)
+            process = self.start(*arguments)
+            n_kills = 1 if fault == "ingest killed" else int(rng.integers(1, 4))
+            single = "driver killed" if fault == "ingest killed" else "worker killed"
+            pauses = (float(rng.uniform(0.0, 0.8)) * seconds / n_kills for _ in range(n_kills))
+            injected = [self.inject(process, single, processes, pause) for pause in pauses]
+            code = self.ended(process)
+            if code == -signal.SIGKILL and not (self.place / "disturbed").exists():
+                self.calm(*arguments)
+                outcome = "detected"
+            elif code == 0 or code == -signal.SIGKILL:
+                # A command may be killed after its corpus was committed.
+                outcome = "survived" if any(injected) and code == 0 else "too late"
+            else:
+                raise WrongError(f"{fault}: exit code {code} of an ingest")
+        self.calm("verify", self.place / "disturbed")
+        if not same(self.place / "calm", self.place / "disturbed"):
+            raise WrongError("the corpus has other bits")
         return outcome
 
 
@@ -330,33 +396,8 @@ def carried_out(place: Path, seed: int, number: int, faults: list[str]) -> Leg:
     started = time.monotonic()
     place.mkdir()
     work = Disturbed(place, leg, rng)
-    corpus = place / "corpus"
-    n_documents = int(rng.integers(1000, 4000))
     try:
-        work.calm(
-            "synth", "bibtex", corpus, "--docs", n_documents, "--words", int(rng.integers(200, 800)),
-            "--states", 6, "--seed", int(rng.integers(1000)), "--shard-docs", int(rng.integers(200, 600)),
-            "--workers", 0, "--quiet",
-        )  # fmt: skip
-        shutil.copytree(corpus, place / "corpus.kept")
-        local = ("--workers", 0, "--quiet")
-        seconds = work.calm("fit", corpus, place / "calm", *leg.model, "--run", place / "calm.run", *local)
-        command = "transform" if "--model" in leg.model else "predict"
-        answered = work.calm(command, place / "calm", corpus, place / "calm.answers", *local)
-        outcome = work.fit(corpus, seconds)
-        if not same(place / "calm", place / "disturbed"):
-            raise WrongError("the model has other bits")
-        if outcome == "survived" and fault == "bit flipped in the corpus":
-            leg.notes.append("the flipped file is not read by a fit")
-        # A flip that the fit did not read remains.
-        shutil.rmtree(corpus)
-        shutil.move(place / "corpus.kept", corpus)
-        found = work.predict(corpus, command, answered)
-        leg.outcome = found if fault == "prediction killed" else outcome
-        if not same(place / "calm.answers", place / "answers"):
-            raise WrongError(f"the output of {command} has other bits")
-        work.calm("verify", place / "disturbed")
-        work.calm("verify", place / "answers")
+        leg.outcome = work.ingest() if "ingest" in fault else work.fit_and_predict()
         if left := [path.name for path in place.glob(".tmp-*")]:
             raise WrongError(f"files are left: {', '.join(left)}")
         ends = time.monotonic() + END_S

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 
+import distributed
 import numpy as np
 import pytest
 from clusters import threads, wait_until
@@ -235,6 +236,68 @@ def test_a_client_that_closes_is_a_lost_cluster(way):
             threading.Timer(0.5, client.close).start()
         with pytest.raises(ClusterError, match=r"lost|closed"):
             works[way]()
+
+
+@pytest.mark.parametrize("error", [CommClosedError("Address removed."), KeyError("tcp://gone")])
+def test_data_whose_worker_is_lost_on_their_way_are_sent_again(error, monkeypatch, caplog):
+    """The scheduler ends its connection to the client, too, when it loses that to the worker."""
+    with threads() as (local, client):
+        handlers = local.scheduler.handlers
+        scatter, n_lost = handlers["scatter"], 1
+
+        async def lose(**message):
+            nonlocal n_lost
+            n_lost -= 1
+            if n_lost >= 0:
+                raise error
+            return await scatter(**message)
+
+        monkeypatch.setitem(handlers, "scatter", lose)
+        assert list(OnCluster(client).map(len, ["a", "bb", "ccc"])) == [1, 2, 3]
+        assert caplog.text.count("map: data were lost with the worker") == 1
+        n_lost = watch.MAX_LOST + 1
+        with pytest.raises(ClusterError, match="map: data were lost 4 times on their way to a worker"):
+            next(OnCluster(client).map(len, ["a"]))
+        assert n_lost == 0
+
+
+def test_data_wait_for_a_worker(monkeypatch):
+    monkeypatch.setattr(watch, "REQUEST_TIMEOUT_S", 1.0)
+    with threads(n_workers=0) as (local, client):
+        threading.Timer(3.0, local.scale, [1]).start()
+        assert list(OnCluster(client).map(len, ["a", "bb"])) == [1, 2]
+        monkeypatch.setattr(watch, "NO_WORKERS_TIMEOUT_S", 1.0)
+        local.scale(0)
+        wait_until(lambda: not local.scheduler.workers)
+        with pytest.raises(ClusterError, match="map: the cluster has had no worker for 1 s"):
+            next(OnCluster(client).map(len, ["a"]))
+
+
+def test_a_result_that_is_lost_with_the_data_of_its_task_is_made_again(monkeypatch):
+    with threads(n_workers=1) as (local, client):
+        fetch, closed = distributed.Future.result, []
+
+        def lose(future):
+            if not closed:
+                closed.extend(local.workers.values())
+                local.sync(closed[0].close)
+                local.scale(2)
+            return fetch(future)
+
+        monkeypatch.setattr(distributed.Future, "result", lose)
+        assert list(OnCluster(client).map(len, ["a", "bb"])) == [1, 2]
+        assert len(closed) == 1
+
+
+def test_a_worker_that_leaves_while_versions_are_checked_is_no_error(monkeypatch):
+    with threads() as (_, client):
+        run = client.run
+        left = {"tcp://gone": CommClosedError("Stream is closed")}
+        monkeypatch.setattr(client, "run", lambda *arguments, **options: run(*arguments, **options) | left)
+        OnCluster(client).check()
+        left["tcp://gone"] = ImportError("no distmom")
+        with pytest.raises(ClusterError, match="worker tcp://gone: cannot run this distmom: no distmom"):
+            OnCluster(client).check()
 
 
 def _ones():

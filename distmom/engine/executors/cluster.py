@@ -9,13 +9,14 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import dask
 import distributed
 from distributed import Client
-from distributed.client import ClosedClientError, FuturesCancelledError
+from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
 from distributed.protocol import pickle
 from distributed.protocol.serialize import Serialize, Serialized, merge_and_deserialize
@@ -92,6 +93,9 @@ class OnCluster:
             self.client.run, environment, on_error="return", limit_s=limits.SILENCE_TIMEOUT_S
         )
         for worker, got in sorted(found.items()):
+            if isinstance(got, OSError):
+                # It has left meanwhile; if it comes back, its tasks check the versions.
+                continue
             if not isinstance(got, Environment):
                 raise ClusterError(f"worker {worker}: cannot run this distmom: {got}")
             if wrong := differing(self._versions, got.versions()):
@@ -169,11 +173,7 @@ class OnCluster:
 
         def start(item: Any) -> distributed.Future:
             # Scattered, not passed as an argument: a chunk of text is too large for the task graph.
-            data = (
-                item
-                if isinstance(item, int)
-                else watch.call(self.client.scatter, item, hash=False, limit_s=limits.STALL_TIMEOUT_S)
-            )
+            data = item if isinstance(item, int) else watch.send(item)
             return self._submit(function, results=(data,))
 
         def submit() -> None:
@@ -189,10 +189,12 @@ class OnCluster:
                 for attempt in range(MAX_ATTEMPTS + 1):
                     watch.finished([future])
                     if future.status == "finished":
-                        break
+                        # The result and the data of its task may be lost together before it is fetched.
+                        with suppress(CancelledError):
+                            result = watch.call(future.result, limit_s=limits.STALL_TIMEOUT_S)
+                            break
                     _raise_unless_worker_lost(future, watch, attempt)
                     future = start(item)
-                result = watch.call(future.result, limit_s=limits.STALL_TIMEOUT_S)
                 del future, item
                 submit()
                 yield result
@@ -236,7 +238,7 @@ class OnCluster:
             # A closed client has forgotten its tasks.
             with suppress(ClosedClientError):
                 self.client.cancel(flying(), force=True)
-            lost = (CommClosedError, FuturesCancelledError, ClosedClientError, ConnectionError, TimeoutError)
+            lost = (CommClosedError, CancelledError, ClosedClientError, ConnectionError, TimeoutError)
             if isinstance(error, lost) and not isinstance(error, DistmomError):
                 raise ClusterError(f"{name}: the cluster was lost: {error}") from error
             raise

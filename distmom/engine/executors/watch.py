@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import distributed
 from distributed import Client
-from distributed.client import ClosedClientError, FuturesCancelledError
+from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError, connect
 from distributed.core import send_recv
 
@@ -22,10 +23,14 @@ from distmom.errors import ClusterError
 
 _R = TypeVar("_R")
 
+logger = logging.getLogger(__name__)
+
 #: seconds without any finished task after which a cluster is considered stalled
 STALL_TIMEOUT_S = 900.0
 #: seconds that a cluster may be without any worker
 NO_WORKERS_TIMEOUT_S = 60.0
+#: how often data may be lost with the worker that they are sent to
+MAX_LOST = 3
 #: seconds that a scheduler may leave requests unanswered
 SILENCE_TIMEOUT_S = 60.0
 #: seconds after which a request is repeated
@@ -96,7 +101,7 @@ class Watch:
                     return list(distributed.wait(futures, timeout=1.0, return_when="FIRST_COMPLETED").done)
             except TimeoutError:
                 pass
-            except FuturesCancelledError:
+            except CancelledError:
                 # Their data went with a worker, unless the connection to the scheduler is lost.
                 self._ask()
                 if gone := [future for future in futures if future.done()]:
@@ -104,11 +109,7 @@ class Watch:
                 raise
             finally:
                 self._tick()
-            self._ask()
-            if not self._n_threads and self._without_workers.look() > NO_WORKERS_TIMEOUT_S:
-                raise ClusterError(
-                    f"{self.name}: the cluster has had no worker for {NO_WORKERS_TIMEOUT_S:.0f} s"
-                )
+            self._check_workers()
             if stalled.look() > STALL_TIMEOUT_S:
                 if restarted or not self._restarts([future.key for future in futures]):
                     raise ClusterError(f"{self.name}: no task has finished for {STALL_TIMEOUT_S:.0f} s")
@@ -131,18 +132,64 @@ class Watch:
         ClusterError
             If the scheduler does not answer, the connection is lost, or the limit is exceeded.
         """
+        try:
+            return self._call(limit_s, function, *arguments, **options)
+        except CommClosedError as error:
+            raise ClusterError(f"{self.name}: the cluster was lost: {error}") from error
+
+    def send(self, data: Any) -> distributed.Future:
+        """Send data to a worker, and again if the worker is lost meanwhile.
+
+        Raises
+        ------
+        ClusterError
+            As of `call`, or if there are no workers, or none receives the data.
+        """
+        stalled, n_lost = _Waited(), 0
+        while True:
+            try:
+                return self._call(
+                    STALL_TIMEOUT_S, self.client.scatter, data, hash=False, timeout=REQUEST_TIMEOUT_S
+                )
+            except (CommClosedError, KeyError) as error:
+                # The scheduler closes the connection to the client as well when the one to the worker is lost.
+                self._check_workers()
+                n_lost += 1
+                if n_lost > MAX_LOST:
+                    raise ClusterError(
+                        f"{self.name}: data were lost {n_lost} times on their way to a worker"
+                    ) from error
+                logger.warning(
+                    "%s: data were lost with the worker that they were sent to, sent again", self.name
+                )
+                time.sleep(1.0)
+            except TimeoutError as error:
+                # Dask has waited for a worker that is not paused.
+                self._check_workers()
+                if stalled.look() > STALL_TIMEOUT_S:
+                    raise ClusterError(
+                        f"{self.name}: no worker has received data for {STALL_TIMEOUT_S:.0f} s"
+                    ) from error
+
+    def _call(
+        self, limit_s: float | None, function: Callable[..., _R], *arguments: Any, **options: Any
+    ) -> _R:
         future, waited = _in_thread(function, *arguments, **options), _Waited()
         while True:
             try:
                 if wait([future], timeout=1.0).done:
                     return future.result()
-            except CommClosedError as error:
-                raise ClusterError(f"{self.name}: the cluster was lost: {error}") from error
             finally:
                 self._tick()
             self._ask()
             if limit_s is not None and waited.look() > limit_s:
                 raise ClusterError(f"{self.name}: a worker has not answered for {limit_s:.0f} s")
+
+    def _check_workers(self) -> None:
+        """Check that the scheduler answers and has had workers lately."""
+        self._ask()
+        if not self._n_threads and self._without_workers.look() > NO_WORKERS_TIMEOUT_S:
+            raise ClusterError(f"{self.name}: the cluster has had no worker for {NO_WORKERS_TIMEOUT_S:.0f} s")
 
     def _restarts(self, keys: list[str]) -> bool:
         """Restart the workers on which tasks stand still; return whether there are any."""
