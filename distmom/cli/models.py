@@ -68,10 +68,13 @@ def predict(
               distmom predict model s3://bucket/corpus s3://bucket/out
     """
     from distmom.predict import predict_corpus
+    from distmom.predict.output import check_place
 
     fitted = load_model_that(model, Capability.LABELS)
     if threshold is not None:
         fitted.require_probabilities("--threshold")
+    # Before the source is read, which may take long.
+    check_place(out, "predictions", overwrite=overwrite)
     labels = None if only_labels is None else chosen_names(only_labels, fitted.label_names_)
     with (
         PassProgress(quiet=cluster.quiet) as progress,

@@ -80,6 +80,7 @@ def transform(
     """
     from distmom.models import load_model
     from distmom.predict import assign_rows, transform_corpus, transform_views
+    from distmom.predict.output import check_place
 
     fitted = load_model(model)
     if fitted.can(Capability.FACTORS):
@@ -116,6 +117,8 @@ def transform(
     require_in(fitted, Capability.SHARES, model)
     if groups is not None:
         require(fitted, Capability.FACTORS, "--groups")
+    # Before the source is read, which may take long.
+    check_place(out, "shares", overwrite=overwrite)
     with (
         PassProgress(quiet=cluster.quiet) as progress,
         open_workers(cluster) as executor,

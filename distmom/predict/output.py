@@ -79,6 +79,23 @@ class Workspace:
             yield engine
 
 
+def check_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = False) -> Path | None:
+    """Check that an output may be written; return its directory, or None for a URL.
+
+    Parameters and errors are those of `put_in_place`.
+    """
+    if is_url(out):
+        check_vacant(out, kind, overwrite)
+        return None
+    target = destination(out)
+    recover(target)
+    if target.exists() and not (target / _array(kind)).exists():
+        raise UsageError(f"{target}: exists and does not contain {kind}; choose another location")
+    if target.exists() and not overwrite:
+        raise UsageError(f"{target}: already exists; {ELSEWHERE}")
+    return target
+
+
 @contextmanager
 def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = False) -> Iterator[Workspace]:
     """Provide a temporary directory that becomes the output when the block ends; a context manager.
@@ -103,17 +120,11 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
         If ``out`` exists, unless it is an earlier output of the same kind and ``overwrite`` is True.
     """
     publish: Callable[[Path], None]
-    target = None if is_url(out) else destination(out)
+    target = check_place(out, kind, overwrite=overwrite)
     if target is None:
-        check_vacant(out, kind, overwrite)
         temporary = Path(tempfile.mkdtemp(prefix="distmom-"))
         publish = partial(upload_directory, place=out, kind=kind, overwrite=overwrite)
     else:
-        recover(target)
-        if target.exists() and not (target / _array(kind)).exists():
-            raise UsageError(f"{target}: exists and does not contain {kind}; choose another location")
-        if target.exists() and not overwrite:
-            raise UsageError(f"{target}: already exists; {ELSEWHERE}")
         with space_explained(target):
             temporary = make_aside(target)
         publish = partial(put_directory, final=target, overwrite=overwrite)

@@ -116,6 +116,10 @@ def test_text_for_people_has_every_key(place, run):
             "ingest {train.tsv} new --max-df x --workers 0",
             "--max-df: expected a number of documents or a share, got 'x'",
         ),
+        (
+            "ingest {test.tsv} new --format xmc --min-df 3 --analyzer char --workers 0",
+            "min_df, analyzer: expected none with format xmc, whose documents have numbers of words rather than",
+        ),
         ("ingest {train.tsv} new --labels nothing --workers 0", "nothing: cannot be opened"),
         ("ingest {train.tsv} new --like {corpus} --workers 0", "not a model"),
         ("ingest {train.tsv} new --format svmlight", "give --zero-based or --one-based"),
@@ -158,6 +162,8 @@ def test_text_for_people_has_every_key(place, run):
             "predict {model} {test.tsv} {corpus} --workers 0",
             "exists and does not contain predictions; choose an",
         ),
+        # Before the source is read.
+        ("predict {model} nothing {corpus}", "exists and does not contain predictions; choose an"),
         ("evaluate {model} {test.tsv} --head best", "--head: expected one of"),
         ("topics {corpus}", "not a model"),
         ("report {model} {model}", "already exists; choose another location or overwrite it"),

@@ -58,7 +58,8 @@ def test_rows_of_the_source_are_kept_where_lines_are_blank(tmp_path):
     # Records of a table, of which one has two lines; the header is not counted.
     assert ids(made(tmp_path, "x.csv", 'text\n"bc\nde"\n\nde\nbc\n')) == ["1", "3", "4"]
     assert ids(made(tmp_path, "x.txt", "bc\n\nde\n", format="lines")) == ["1", "3"]
-    svm = made(tmp_path, "x.svm", "0 1:1\n# nothing\n\n1 2:1\n1 3:0.5 1:1\n", zero_based=False)
+    numbers = "0 1:1\n# nothing\n\n1 2:1\n1 3:0.5 1:1\n"
+    svm = made(tmp_path, "x.svm", numbers, zero_based=False, min_df=2)
     assert ids(svm) == ["1", "4", "5"]
     # Numbers that follow from positions are not stored, whether or not blank lines follow.
     for content in ("a\tbc\nb\tde\n", "a\tbc\nb\tde\n\n\n"):

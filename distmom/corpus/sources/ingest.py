@@ -135,16 +135,17 @@ def ingest(
     paths = paths_of(source)
     like = named(like)
     name = format_of_all(paths, format)
-    _check_options(name, label_source, id_column, shard_documents)
+    given = Tokenizer(
+        min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern,
+        ngram_min, analyzer,
+    )  # fmt: skip
+    _check_options(name, label_source, id_column, shard_documents, given)
     kind = FORMATS[name]
     if like is not None and vocabulary is not None and kind.names_words:
         raise UsageError("vocabulary: cannot be combined with `like`, which provides the vocabulary")
     if name == "uci" and vocabulary is None:
         vocabulary = _vocabulary_beside(paths[0])
-    tokenizer = tokenizer_of(like) or Tokenizer(
-        min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern,
-        ngram_min, analyzer,
-    )  # fmt: skip
+    tokenizer = tokenizer_of(like) or given
     words = given_names("vocabulary", vocabulary, tokenizer.analyzer != "word")
     if kind.names_words and like is None:
         warn_of_lost_words(tokenizer, words or ())
@@ -187,7 +188,11 @@ def ingest(
 
 
 def _check_options(
-    name: str, label_source: str | os.PathLike[str] | None, id_column: str | None, shard_documents: int
+    name: str,
+    label_source: str | os.PathLike[str] | None,
+    id_column: str | None,
+    shard_documents: int,
+    tokenizer: Tokenizer,
 ) -> None:
     """Raise a UsageError if an option is invalid, or not for sources of this format."""
     if label_source is not None and name not in ("xmc", "npz"):
@@ -201,6 +206,11 @@ def _check_options(
         )
     if shard_documents < 1:
         raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
+    if not FORMATS[name].names_words and (changed := tokenizer.changed()):
+        raise UsageError(
+            f"{', '.join(changed)}: expected none with format {name}, whose documents have numbers of words "
+            "rather than texts"
+        )
 
 
 def _settings(name: str, spec: Spec, shard_documents: int) -> dict[str, Any]:

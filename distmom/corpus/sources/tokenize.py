@@ -146,6 +146,10 @@ class Tokenizer:
         """Return the settings as JSON values."""
         return {**asdict(self), "stop_words": list(self.stop_words)}
 
+    def changed(self) -> list[str]:
+        """Return the names of the settings that are not the defaults."""
+        return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+
     def words(self, texts: Sequence[str]) -> Iterator[list[str]]:
         """Yield the words or n-grams of each text, as often as they occur."""
         if self.analyzer != "word":
