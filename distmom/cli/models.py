@@ -209,6 +209,10 @@ def report(model: str, out: Path, metrics: Path | None, shares: str | None, over
     say(str(out))
 
 
+#: file of a directory whose content belongs to the demo, also if it was interrupted
+_DEMO_MARK = "demo.txt"
+
+
 @click.command()
 @click.option(
     "--out",
@@ -236,8 +240,11 @@ def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
     from distmom.evaluate.evaluation import evaluate_corpus
     from distmom.models import MultiLabelMoM
 
-    if out.exists() and not (out / "report.html").exists() and any(out.iterdir()):
+    mark = out / _DEMO_MARK
+    if out.exists() and not mark.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists and is not the result of an earlier demo")
+    out.mkdir(parents=True, exist_ok=True)
+    mark.write_text("The corpora, the model and the report here are replaced when 'distmom demo' is repeated.\n")
     data = resources.files("distmom") / "data"
     with (
         resources.as_file(data / "titles-train.tsv.xz") as train,

@@ -340,3 +340,21 @@ def test_a_small_corpus_is_fitted_in_this_process(run, tmp_path, place, monkeypa
     monkeypatch.setattr(shards, "KEPT_BYTES", 10)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
     assert "fitting on 1 threads of" in run(*fit[:2], tmp_path / "n", *fit[2:])[2]
+
+
+def test_the_demo_replaces_only_what_a_demo_has_written(run, tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    for name in ("corpus", "model"):
+        (own / name).mkdir(parents=True)
+    (own / "report.html").touch()
+    for place in (own, own / "report.html"):
+        code, _, err = run("demo", "--out", place, "--workers", 0)
+        assert (code, err) == (2, f"error: {place}: exists and is not the result of an earlier demo\n")
+    assert sorted(path.name for path in own.iterdir()) == ["corpus", "model", "report.html"]
+
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("distmom.cli.models.ingest", interrupted)
+    for _ in range(2):
+        assert run("demo", "--out", tmp_path / "demo", "--workers", 0)[0] == 130
