@@ -244,7 +244,9 @@ def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
     if out.exists() and not mark.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists and is not the result of an earlier demo")
     out.mkdir(parents=True, exist_ok=True)
-    mark.write_text("The corpora, the model and the report here are replaced when 'distmom demo' is repeated.\n")
+    mark.write_text(
+        "The corpora, the model and the report here are replaced when 'distmom demo' is repeated.\n"
+    )
     data = resources.files("distmom") / "data"
     with (
         resources.as_file(data / "titles-train.tsv.xz") as train,
