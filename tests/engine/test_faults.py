@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 
+import dask
 import distributed
 import numpy as np
 import pytest
 from clusters import threads, wait_until
+from distributed import Status
 from distributed.comm.core import CommClosedError
 from helpers import content
 
@@ -262,7 +264,6 @@ def test_data_whose_worker_is_lost_on_their_way_are_sent_again(error, monkeypatc
 
 
 def test_data_wait_for_a_worker(monkeypatch):
-    monkeypatch.setattr(watch, "REQUEST_TIMEOUT_S", 1.0)
     with threads(n_workers=0) as (local, client):
         threading.Timer(3.0, local.scale, [1]).start()
         assert list(OnCluster(client).map(len, ["a", "bb"])) == [1, 2]
@@ -270,6 +271,30 @@ def test_data_wait_for_a_worker(monkeypatch):
         local.scale(0)
         wait_until(lambda: not local.scheduler.workers)
         with pytest.raises(ClusterError, match="map: the cluster has had no worker for 1 s"):
+            next(OnCluster(client).map(len, ["a"]))
+
+
+def test_data_wait_for_a_worker_that_is_paused(monkeypatch):
+    """As workers are whose memory is short."""
+    monkeypatch.setattr(watch, "REQUEST_TIMEOUT_S", 0.5)
+    # Otherwise, the worker would set its status by its memory.
+    with dask.config.set({"distributed.worker.memory.pause": False}), threads(n_workers=1) as (local, client):
+        statuses = []
+
+        async def set_status(status):
+            statuses.append(status)
+            (worker,) = local.workers.values()
+            worker.status = status
+
+        local.sync(set_status, Status.paused)
+        wait_until(lambda: not local.scheduler.running)
+        threading.Timer(2.0, local.sync, [set_status, Status.running]).start()
+        assert list(OnCluster(client).map(len, ["a", "bb"])) == [1, 2]
+        assert statuses == [Status.paused, Status.running]
+        local.sync(set_status, Status.paused)
+        wait_until(lambda: not local.scheduler.running)
+        monkeypatch.setattr(watch, "STALL_TIMEOUT_S", 1.0)
+        with pytest.raises(ClusterError, match="map: no worker has received data for 1 s"):
             next(OnCluster(client).map(len, ["a"]))
 
 

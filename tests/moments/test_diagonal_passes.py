@@ -206,6 +206,10 @@ def test_a_block_needs_no_more_memory_than_planned(d, n):
         ColumnSketchPass(d, n_columns=8, seed=1, units=fields["units"]),
         ColumnSketchPass(d, n_columns=8, basis=basis, units=fields["units"], origin=np.ones((d, 1))),
         ColumnProjectionPass(d, basis=basis, rank=8, units=fields["units"], origin=np.ones((d, 1))),
+        # One slab at a time is planned.
+        ColumnProjectionPass(
+            d, basis=Columns((basis,) * 60), rank=480, units=fields["units"], origin=np.ones((d, 1))
+        ),
         DiagonalEMPass(d, of=of, n_components=3),
         DiagonalEMPass(d, of=diagonals(X, 40), n_components=20, n_mixtures=2),
         DiagonalAssignPass(d, of=of, n_components=3),

@@ -31,6 +31,8 @@ STALL_TIMEOUT_S = 900.0
 NO_WORKERS_TIMEOUT_S = 60.0
 #: how often data may be lost with the worker that they are sent to
 MAX_LOST = 3
+#: seconds between looks for the first worker
+NO_WORKERS_LOOK_S = 0.2
 #: seconds that a scheduler may leave requests unanswered
 SILENCE_TIMEOUT_S = 60.0
 #: seconds after which a request is repeated
@@ -147,6 +149,11 @@ class Watch:
         """
         stalled, n_lost = _Waited(), 0
         while True:
+            while not self._n_threads:
+                # Dask would log an error of its scheduler for every wait without workers.
+                self._tick()
+                time.sleep(NO_WORKERS_LOOK_S)
+                self._check_workers()
             try:
                 return self._call(
                     STALL_TIMEOUT_S, self.client.scatter, data, hash=False, timeout=REQUEST_TIMEOUT_S

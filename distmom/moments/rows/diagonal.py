@@ -226,6 +226,8 @@ class ColumnProjectionPass(RowMomentsPass):
                     Y[piece, cut] = z @ slab
                     if first == 0:
                         s[piece] = squared_norms(z)
+                    # Before the pieces for the next slab take their place.
+                    del z
                 first = cut.stop
             yield many, Y, s, None if weights is None else weights[many]
 
