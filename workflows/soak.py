@@ -326,7 +326,7 @@ class Disturbed:
         fault, rng = self.leg.fault, self.rng
         ingest = ("ingest", "--shard-docs", int(rng.integers(200, 600)), self.write_texts())
         seconds = self.calm(*ingest, self.place / "calm", "--workers", 0, "--quiet")
-        self.begun = "disturbed.partial/parts/p*"
+        self.begun = "disturbed.partial/*/parts/p*"
         with self.executor() as (where, processes):
             arguments = (*ingest, self.place / "disturbed", *where)
             process = self.start(*arguments)

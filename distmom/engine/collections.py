@@ -22,6 +22,7 @@ from distmom.corpus.sources.readers.tables import position_of, used_columns
 from distmom.corpus.sources.row_formats import refuse_options, whole_number
 from distmom.corpus.stored.layered import LayeredCorpus
 from distmom.corpus.stored.write_layers import LayerShard, LayerWriter
+from distmom.engine.executors.cluster import OnCluster
 from distmom.errors import DistmomError, InputError, UsageError
 
 #: number of partitions that are computed at a time: computed partitions wait in memory to be written
@@ -80,7 +81,12 @@ def ingest_collection(
     UsageError
         If the collection is of another kind, an argument is invalid or does not apply to it, or the destination
         exists or is being written to.
+    ClusterError
+        If the cluster is lost, has no workers, or runs other versions than this process.
     """
+    executor = None if client is None else OnCluster(client)
+    if executor is not None:
+        executor.check()
     module = type(collection).__module__
     kind = next((kind for kind, own in _MODULES.items() if module.startswith(own)), "")
     if not kind:
@@ -95,7 +101,7 @@ def ingest_collection(
     min_count = whole_number("min_count", min_count, 1) or 1
     rare_suffix = whole_number("rare_suffix", rare_suffix, 0) or 0
     n_symbols = whole_number("n_symbols", n_symbols, 1)
-    run = partial(_in_order, client)
+    run = partial(_in_order, executor)
     found: dict[str, Sequence[str]] = {}
     load: Callable[[Any, int], LayerShard]
     if kind == "array":
@@ -160,18 +166,16 @@ def _write_partition(
     try:
         return function((index, partial(load, part, index)))
     except DistmomError as error:
-        # The error is raised when all partitions of its batch are done, so none writes to files being removed.
+        # Raised when all partitions of its batch are done, so that none of a thread writes to files being removed.
         return error
 
 
-def _in_order(client: Client | None, tasks: Sequence[Any]) -> Iterator[Any]:
+def _in_order(executor: OnCluster | None, tasks: Sequence[Any]) -> Iterator[Any]:
     """Compute delayed values, some at a time, and yield them in order."""
     for start in range(0, len(tasks), _AHEAD):
         some = tasks[start : start + _AHEAD]
         computed = (
-            dask.compute(*some, scheduler="threads")
-            if client is None
-            else client.gather(client.compute(some))
+            dask.compute(*some, scheduler="threads") if executor is None else executor.compute(some, "ingest")
         )
         for result in computed:
             if isinstance(result, DistmomError):

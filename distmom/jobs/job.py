@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -108,7 +109,7 @@ class Job:
             if found.end.text:
                 status["error"] = ": ".join(filter(None, (found.end.error, found.end.text)))
         if found.state in ("lost", "failed", "cancelled"):
-            status["resume"] = f"distmom jobs resume {self.place.name}"
+            status["resume"] = f"distmom jobs resume {shlex.quote(str(self.place.name))}"
         return status
 
     def logs(self, follow: bool = False) -> Iterator[str]:
@@ -286,7 +287,8 @@ class Job:
         ends = time.monotonic() + START_S + epochs.LEASE_S
         while (records := self.place.records()).epoch == observed.epoch and records.end == observed.end:
             if time.monotonic() > ends:
-                raise ClusterError(f"{self.id}: no driver has begun: see distmom jobs logs {self.place.name}")
+                logs = f"distmom jobs logs {shlex.quote(str(self.place.name))}"
+                raise ClusterError(f"{self.id}: no driver has begun: see {logs}")
             time.sleep(self.place.look_s)
         return self
 

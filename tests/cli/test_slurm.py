@@ -278,7 +278,7 @@ def test_an_ingest_whose_workers_are_tasks_of_an_array_has_the_same_bytes(batch,
     )
     array = batch.submit(job, options=("--ntasks=1", "--array=1-2"), **variables)
     wait_until(lambda: joined(batch).keys() == {"1", "2"})
-    wait_until(lambda: len(list(tmp_path.glob("c.partial/parts/p*"))) >= 2)
+    wait_until(lambda: len(list(tmp_path.glob("c.partial/*/parts/p*"))) >= 2)
     batch.command("scancel", f"{array}_1")
     batch.wait(f"{array}_1", "CANCELLED")
     assert not (tmp_path / "c").exists()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +110,7 @@ def test_interrupted_ingest_resumes(tmp_path, stage):
     assert not (tmp_path / "c").exists()
     with pytest.raises(UsageError, match="has not finished; run the same ingest again"):
         open_corpus(tmp_path / "c")
-    parts = sorted((tmp_path / "c.partial" / "parts").iterdir())
+    parts = sorted(tmp_path.glob("c.partial/*/parts/*"))
     values = parts[0] / "values.npy"
     values.write_bytes(values.read_bytes()[:100])
     before = [part.stat().st_mtime_ns for part in parts[1:]]
@@ -150,10 +151,9 @@ def test_killed_ingest_resumes(tmp_path, file, host, monkeypatch):
     child = subprocess.Popen(
         [sys.executable, "-c", code], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
     )
-    partial = tmp_path / "c.partial"
-    places = [partial / "parts" / file, partial / "corpus" / "shards" / file]
     deadline = time.monotonic() + 60
-    while not any(place.exists() for place in places) and time.monotonic() < deadline:
+    place = "parts" if file.startswith("p") else "corpus/shards"
+    while not any(tmp_path.glob(f"c.partial/*/{place}/{file}")) and time.monotonic() < deadline:
         time.sleep(0.002)
     child.send_signal(signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
@@ -166,6 +166,56 @@ def test_killed_ingest_resumes(tmp_path, file, host, monkeypatch):
     assert corpus.digest == whole.digest
     assert corpus.verify() == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "whole", "x.tsv"]
+
+
+@pytest.mark.parametrize("step", ["encode_chunk", "finish_parts"])
+def test_a_task_that_an_earlier_ingest_has_left_cannot_write_into_a_later_one(tmp_path, step):
+    """As one on a cluster that has not ended when its client is interrupted."""
+    source = texts(tmp_path / "x.tsv")
+    fresh = ingest(source, tmp_path / "fresh", shard_documents=500)
+    late = []
+
+    def interrupted(function, tasks):
+        for task in tasks:
+            if function.__name__ == step:
+                late.append(partial(function, task))
+                raise KeyboardInterrupt
+            yield function(task)
+
+    def with_late(function, tasks):
+        for task in tasks:
+            yield function(task)
+            with pytest.raises((FileNotFoundError, StoreError), match="No such file"):
+                late[0]()
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(source, tmp_path / "c", shard_documents=500, map=interrupted)
+    write(source, source.read_text().replace("wa", "new"))
+    found = ingest(source, tmp_path / "c", shard_documents=500, map=with_late)
+    assert found.digest == ingest(source, tmp_path / "other", shard_documents=500).digest != fresh.digest
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "fresh", "other", "x.tsv"]
+
+
+def test_a_task_that_an_earlier_attempt_has_left_replaces_no_part(tmp_path):
+    source = texts(tmp_path / "x.tsv")
+    late = []
+
+    def interrupted(function, tasks):
+        late.extend(partial(function, task) for task in tasks)
+        raise KeyboardInterrupt
+
+    def with_late(function, tasks):
+        for task in tasks:
+            yield function(task)
+            if function.__name__ == "encode_chunk":
+                before = task.path.stat().st_ino
+                late.pop(0)()
+                assert task.path.stat().st_ino == before
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(source, tmp_path / "c", shard_documents=500, map=interrupted)
+    ingest(source, tmp_path / "c", shard_documents=500, map=with_late)
+    assert late == []
 
 
 def test_an_ingest_that_ended_after_it_had_committed_has_nothing_left_to_do(tmp_path, monkeypatch):
@@ -206,7 +256,7 @@ def test_damage_between_the_steps_is_found(tmp_path):
     source = texts(tmp_path / "x.tsv", 500)
 
     def damage(stage, done, total):
-        [part] = (tmp_path / "c.partial" / "parts").iterdir()
+        [part] = tmp_path.glob("c.partial/*/parts/*")
         content = bytearray((part / "word_ids.npy").read_bytes())
         content[len(content) // 2] ^= 1
         (part / "word_ids.npy").write_bytes(content)

@@ -1,13 +1,17 @@
 """Dask collections become corpora, one shard per partition, with and without a cluster."""
 
+import time
+
 import dask.array as da
 import dask.bag as db
 import numpy as np
 import pytest
+from clusters import threads, wait_until
 from distributed import Client
 
 from distmom.engine.collections import ingest_collection
-from distmom.errors import InputError, UsageError
+from distmom.engine.executors import watch
+from distmom.errors import ClusterError, InputError, UsageError
 
 
 def rows_of(corpus):
@@ -167,3 +171,36 @@ def test_a_cluster_writes_the_same_corpus(tmp_path):
     with Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
         corpus = ingest_collection(array, tmp_path / "corpus", client=client)
     assert corpus.digest == alone.digest
+
+
+def test_a_cluster_without_workers_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "NO_WORKERS_TIMEOUT_S", 1.0)
+    array = da.ones((40, 2), chunks=(10, 2))
+    with (
+        threads(n_workers=0) as (_, client),
+        pytest.raises(ClusterError, match="ingest: the cluster has had no worker for 1 s"),
+    ):
+        ingest_collection(array, tmp_path / "corpus", client=client)
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_tasks_of_a_collection_that_failed_are_cancelled_and_write_nothing_more(tmp_path):
+    X = np.random.default_rng(0).standard_normal((40, 2))
+
+    def slow(block, block_info=None):
+        place = block_info[None]["chunk-location"][0]
+        if place == 1:
+            raise ValueError("of the user")
+        time.sleep(0.5 * place)
+        return -block
+
+    array = da.from_array(X, chunks=(10, 2))
+    with threads() as (local, client):
+        failing = array.map_blocks(slow, dtype=float, meta=np.ones((0, 2)))
+        with pytest.raises(ValueError, match="of the user"):
+            ingest_collection(failing, tmp_path / "corpus", client=client)
+        found = ingest_collection(array, tmp_path / "corpus", client=client)
+        wait_until(lambda: not local.scheduler.tasks, 20)
+    np.testing.assert_array_equal(rows_of(found), X)
+    assert found.verify() == []
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]

@@ -1,5 +1,6 @@
 """Workers, networks and clocks that fail end in the same bits or in one error that names the thing."""
 
+import asyncio
 import gc
 import random
 import socket
@@ -17,7 +18,7 @@ import distributed
 import numpy as np
 import pytest
 from clusters import threads, wait_until
-from distributed import Status
+from distributed import Client, Status
 from distributed.comm.core import CommClosedError
 from helpers import content
 
@@ -272,6 +273,46 @@ def test_data_wait_for_a_worker(monkeypatch):
         wait_until(lambda: not local.scheduler.workers)
         with pytest.raises(ClusterError, match="map: the cluster has had no worker for 1 s"):
             next(OnCluster(client).map(len, ["a"]))
+
+
+def test_a_cluster_that_adapts_to_its_load_starts_workers_for_data():
+    with threads(n_workers=0) as (local, client):
+        local.adapt(minimum=0, maximum=1, interval="100ms")
+        assert list(OnCluster(client).map(len, ["a", "bb"])) == [1, 2]
+
+
+def test_data_that_were_on_their_way_at_an_interruption_do_not_stay():
+    def interrupt():
+        if begun.is_set():
+            raise KeyboardInterrupt
+
+    with threads() as (local, _):
+        scatter, begun = local.scheduler.handlers["scatter"], threading.Event()
+
+        async def slow(**message):
+            begun.set()
+            await asyncio.sleep(2.0)
+            return await scatter(**message)
+
+        local.scheduler.handlers["scatter"] = slow
+        with Client(local, set_as_default=False) as other, pytest.raises(KeyboardInterrupt):
+            watch.Watch(other, "map", interrupt).send("data")
+        wait_until(lambda: not local.scheduler.tasks, 20)
+        assert other.id not in local.scheduler.clients
+
+
+def test_results_that_another_client_cancels_end_a_pass_with_the_reason():
+    with threads() as (local, client), Client(local, set_as_default=False) as other:
+
+        def cancel(index):
+            if index == 3:
+                keys = [key for key in local.scheduler.tasks if key.startswith("pass")]
+                other.cancel([distributed.Future(key, other) for key in keys], force=True)
+
+        with pytest.raises(
+            ClusterError, match="pass: results of its tasks were cancelled, by another client"
+        ):
+            OnCluster(client).reduce(int, [("1",)] * 20, sum, 20, cancel, "pass")
 
 
 def test_data_wait_for_a_worker_that_is_paused(monkeypatch):

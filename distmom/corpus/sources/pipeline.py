@@ -27,7 +27,7 @@ from distmom.corpus.sources.readers.spec import Source, Spec
 from distmom.corpus.stored.shard import ShardResult, write_shard
 from distmom.corpus.stored.words import Corpus
 from distmom.corpus.stored.write_words import CorpusWriter
-from distmom.errors import InputError, StoreError
+from distmom.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Job:
             if writer.is_finished:
                 return open_words(writer.path)
             reading = _Reading(self.specs[0])
-            encoded = self._encode(reading, writer.partial / "parts", run_map, progress, n_bytes)
+            encoded = self._encode(reading, writer.work / "parts", run_map, progress, n_bytes)
             survey = Survey(warnings=reading.warnings)
             learns = self.names_words and self.vocabulary is None and self.like is None
             parts = _surveyed(encoded, survey, learns)
@@ -147,7 +147,7 @@ class Job:
             for index, (source, chunk) in enumerate(chunks):
                 path = folder / f"p{index:05d}"
                 parts.append((source.spec.path, path))
-                if not _is_part(path):
+                if not Part.is_whole(path):
                     yield _Encoding(path, chunk, source.spec, source.encode)
 
         for _ in run_map(encode_chunk, missing()):
@@ -393,12 +393,3 @@ def _stacked(matrices: Sequence[csr_array]) -> csr_array:
         np.concatenate([getattr(each, name) for each in matrices]) for name in ("data", "indices")
     )
     return csr_from_parts(values, columns, offsets(lengths), (len(lengths), matrices[0].shape[1]))
-
-
-def _is_part(path: Path) -> bool:
-    try:
-        Part.load(path)
-        Part.load_summary(path)
-    except StoreError:
-        return False
-    return True

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,8 @@ def put_shard(directory: str, name: str, files: Mapping[str, bytes], is_whole: C
     temporary = Path(directory) / "wip" / f"{name}.{uuid.uuid4().hex}"
     target = Path(directory) / "shards" / name
     try:
+        # The directory above is missing where a task of an earlier writer was left on a cluster.
+        temporary.mkdir()
         write_files(temporary, files)
         sync_tree(temporary)
         put_if_absent(temporary, target, lambda _: is_whole())
@@ -204,11 +206,18 @@ def describe(files: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
 
 
 def write_files(root: Path, files: Mapping[str, bytes]) -> None:
-    """Write files below a directory; they are durable once the directory is committed."""
+    """Write files below a directory; they are durable once the directory is committed.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the directory is not there, as it was removed meanwhile; it is not created again.
+    """
     for key, content in files.items():
-        path = root / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        # From the outermost one; the last is the directory itself.
+        for folder in reversed(PurePath(key).parents[:-1]):
+            (root / folder).mkdir(exist_ok=True)
+        (root / key).write_bytes(content)
 
 
 def _content_digest(words: csr_array, labels: csr_array, ids: Sequence[str] | None) -> str:

@@ -1,13 +1,18 @@
 """A corpus that is being written: everything goes below ``<path>.partial`` and moves to ``path`` in the last step.
 
-Shards may be written in any order, by any process with access to the directory, and again after a crash.
+Shards may be written in any order, by any process with access to the directory, and again after a crash. Each
+fingerprint has a directory of its own, so that tasks which an earlier writer has left on a cluster never write
+into the corpus of another source.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
+import time
+import uuid
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +33,9 @@ from distmom.corpus.files.lock import Lock
 from distmom.corpus.files.space import space_explained
 from distmom.corpus.files.storage import is_url
 from distmom.errors import ELSEWHERE, InputError, UsageError
+
+#: seconds for which tasks that were cancelled may still write to directories that are being removed
+_SETTLE_S = 3.0
 
 
 class StagedCorpus:
@@ -53,8 +61,10 @@ class StagedCorpus:
         Where the corpus will be.
     partial : Path
         Directory of everything that is being written.
+    work : Path
+        Directory below ``partial`` for this fingerprint; without a fingerprint, for this writer alone.
     directory : str
-        Directory of the corpus itself below ``partial``.
+        Directory of the corpus itself below ``work``.
     is_finished : bool
         Whether an earlier writer with the same fingerprint was ended after it had committed the corpus, and before
         it had removed ``partial``. There is nothing left to write then. To write the corpus again, `begin` must be
@@ -74,7 +84,9 @@ class StagedCorpus:
             )
         self.path: Path = destination(path)
         self.partial: Path = Path(f"{self.path}.partial")
-        self.directory: str = str(self.partial / "corpus")
+        own = hashlib.sha256(fingerprint.encode()).hexdigest() if fingerprint else uuid.uuid4().hex
+        self.work: Path = self.partial / own[:16]
+        self.directory: str = str(self.work / "corpus")
         self.is_finished: bool = False
         self._note = self.partial / "fingerprint"
         #: whether a later writer can use what was written even if this one is refused
@@ -197,7 +209,7 @@ class StagedCorpus:
         """Remove the unfinished corpus; the note is removed last, as it alone marks the directory as distmom's."""
         for path in self.partial.iterdir():
             if path.is_dir():
-                shutil.rmtree(path)
+                _remove_tree(path)
             elif path != self._note:
                 path.unlink()
         self._note.unlink(missing_ok=True)
@@ -226,3 +238,17 @@ class StagedCorpus:
         shutil.rmtree(root / "wip", ignore_errors=True)
         for folder in (root / "shards", root / "wip"):
             folder.mkdir(parents=True, exist_ok=True)
+
+
+def _remove_tree(root: Path) -> None:
+    """Remove a directory to which a task that was left on a cluster may still be writing."""
+    ends = time.monotonic() + _SETTLE_S
+    while root.exists():
+        try:
+            shutil.rmtree(root)
+        except FileNotFoundError:
+            # The task has removed a file of its own.
+            continue
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or time.monotonic() > ends:
+                raise

@@ -162,6 +162,11 @@ class OnCluster:
                         continue
                     of_data = (subject(node.index), node.index) if node.level == 0 else ()
                     _raise_unless_worker_lost(future, watch, node.attempt, *of_data)
+                    if any(part.cancelled() for part in tree.parts(node)):
+                        raise ClusterError(
+                            f"{name}: results of its tasks were cancelled, by another client or as all workers "
+                            "were restarted"
+                        )
                     logger.warning("%s: task %s lost its worker, submitted again", name, future.key)
                     tree.lost(node)
             return watch.call(tree.total.result, limit_s=limits.STALL_TIMEOUT_S)
@@ -198,6 +203,37 @@ class OnCluster:
                 del future, item
                 submit()
                 yield result
+
+    def compute(self, delayed: Sequence[Any], name: str) -> list[Any]:
+        """Compute delayed values of Dask, and return them in order.
+
+        Parameters
+        ----------
+        delayed : sequence of dask.delayed.Delayed
+        name : str
+            Name of the work for messages.
+
+        Raises
+        ------
+        Exception
+            The first error of a task; all others are cancelled.
+        """
+        watch = Watch(self.client, name, self._notices.deliver)
+        futures: list[distributed.Future] = []
+        try:
+            with self._losses_reported(name, lambda: futures):
+                futures += self.client.compute(list(delayed), priority=self._priority)
+                waiting = list(futures)
+                while waiting:
+                    for future in watch.finished(waiting):
+                        waiting.remove(future)
+                        if future.status != "finished":
+                            _raise_unless_worker_lost(future, watch, MAX_ATTEMPTS)
+                return list(watch.call(self.client.gather, futures, limit_s=limits.STALL_TIMEOUT_S))
+        finally:
+            # Dask refers to them until the next garbage collection.
+            for future in futures:
+                future.release()
 
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
         watch, flying = Watch(self.client, "decomposition", self._notices.deliver), list[distributed.Future]()

@@ -109,12 +109,15 @@ class Reduction:
             # A single child is the result of its parent.
             self.ready[level][index] = future
 
+    def parts(self, node: Node) -> list[Future]:
+        """Return the results of the children of a node, none for a leaf."""
+        if node.level == 0:
+            return []
+        below = self.ready[node.level - 1]
+        return [below[child] for child in self._children(node.level, node.index)]
+
     def _start(self, node: Node) -> None:
-        parts = []
-        if node.level > 0:
-            below = self.ready[node.level - 1]
-            parts = [below[child] for child in self._children(node.level, node.index)]
-        self.flying[self._submit(node, parts)] = node
+        self.flying[self._submit(node, self.parts(node))] = node
 
     def _children(self, level: int, index: int) -> list[int]:
         return list(tree_node_children(index, self._fan_in, self._levels[level - 1]))

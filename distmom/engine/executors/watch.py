@@ -31,6 +31,8 @@ STALL_TIMEOUT_S = 900.0
 NO_WORKERS_TIMEOUT_S = 60.0
 #: how often data may be lost with the worker that they are sent to
 MAX_LOST = 3
+#: seconds for which data that are on their way to a worker are waited for after an interruption
+SETTLE_S = 3.0
 #: seconds between looks for the first worker
 NO_WORKERS_LOOK_S = 0.2
 #: seconds that a scheduler may leave requests unanswered
@@ -149,15 +151,14 @@ class Watch:
         """
         stalled, n_lost = _Waited(), 0
         while True:
-            while not self._n_threads:
-                # Dask would log an error of its scheduler for every wait without workers.
-                self._tick()
-                time.sleep(NO_WORKERS_LOOK_S)
-                self._check_workers()
+            if not self._n_threads:
+                self._wait_for_worker()
             try:
+                # Data that arrive after the client has left would stay on their worker.
                 return self._call(
-                    STALL_TIMEOUT_S, self.client.scatter, data, hash=False, timeout=REQUEST_TIMEOUT_S
-                )
+                    STALL_TIMEOUT_S, self.client.scatter, data, hash=False, timeout=REQUEST_TIMEOUT_S,
+                    settle_s=SETTLE_S,
+                )  # fmt: skip
             except (CommClosedError, KeyError) as error:
                 # The scheduler closes the connection to the client as well when the one to the worker is lost.
                 self._check_workers()
@@ -178,19 +179,39 @@ class Watch:
                         f"{self.name}: no worker has received data for {STALL_TIMEOUT_S:.0f} s"
                     ) from error
 
+    def _wait_for_worker(self) -> None:
+        """Wait for the first worker."""
+        # A cluster that adapts to its load starts workers for tasks alone.
+        task = touch(self.client)
+        while not self._n_threads:
+            self._tick()
+            time.sleep(NO_WORKERS_LOOK_S)
+            self._check_workers()
+        task.release()
+
     def _call(
-        self, limit_s: float | None, function: Callable[..., _R], *arguments: Any, **options: Any
+        self,
+        limit_s: float | None,
+        function: Callable[..., _R],
+        *arguments: Any,
+        settle_s: float = 0.0,
+        **options: Any,
     ) -> _R:
+        """Call a function as `call` does; on an error, give one that has not ended ``settle_s`` seconds to end."""
         future, waited = _in_thread(function, *arguments, **options), _Waited()
-        while True:
-            try:
-                if wait([future], timeout=1.0).done:
-                    return future.result()
-            finally:
-                self._tick()
-            self._ask()
-            if limit_s is not None and waited.look() > limit_s:
-                raise ClusterError(f"{self.name}: a worker has not answered for {limit_s:.0f} s")
+        try:
+            while True:
+                try:
+                    if wait([future], timeout=1.0).done:
+                        return future.result()
+                finally:
+                    self._tick()
+                self._ask()
+                if limit_s is not None and waited.look() > limit_s:
+                    raise ClusterError(f"{self.name}: a worker has not answered for {limit_s:.0f} s")
+        except BaseException:
+            wait([future], timeout=settle_s)
+            raise
 
     def _check_workers(self) -> None:
         """Check that the scheduler answers and has had workers lately."""
@@ -242,9 +263,9 @@ def _in_thread(function: Callable[..., _R], *arguments: Any, **options: Any) -> 
     return future
 
 
-def touch(client: Client) -> None:
+def touch(client: Client) -> distributed.Future:
     """Submit a trivial task, by which the scheduler counts as busy."""
-    client.submit(int, key=f"distmom-alive-{uuid.uuid4().hex[:8]}", pure=False)
+    return client.submit(int, key=f"distmom-alive-{uuid.uuid4().hex[:8]}", pure=False)
 
 
 @contextmanager

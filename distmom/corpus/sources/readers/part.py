@@ -5,7 +5,6 @@ On disk it is a directory of ``.npy`` files, and ``part.json`` with their sizes 
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections import Counter
@@ -18,6 +17,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.corpus.block import csr_from_parts
+from distmom.corpus.files.commit import put_if_absent
 from distmom.corpus.files.npy import parse_npy
 from distmom.corpus.files.records import RecordFormat, are_files, describe_files, read_file
 from distmom.errors import StoreError
@@ -160,7 +160,7 @@ class Part:
         )
 
     def save(self, path: Path) -> None:
-        """Write the part and its summary atomically."""
+        """Write the part and its summary atomically, unless another attempt has done so."""
         summary = self.summary()
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         if summary.integral and len(self.values):
@@ -184,13 +184,19 @@ class Part:
             # Damage by a power failure is detected by digest, and the part is then encoded again.
             record = {**head, "files": describe_files(temporary)}
             PART.write(temporary / "part.json", record, survives_power_failure=False)
-            if path.exists():
-                # A part is encoded again only if the existing one is damaged.
-                shutil.rmtree(path)
-            os.rename(temporary, path)
-        except BaseException:
+            put_if_absent(temporary, path, Part.is_whole)
+        finally:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise
+
+    @staticmethod
+    def is_whole(path: Path) -> bool:
+        """Return whether a directory contains an undamaged part."""
+        try:
+            Part.load(path)
+            Part.load_summary(path)
+        except StoreError:
+            return False
+        return True
 
     @classmethod
     def load(cls, path: Path) -> Part:
