@@ -184,6 +184,18 @@ def test_a_cluster_without_workers_is_given_up(tmp_path, monkeypatch):
     assert not (tmp_path / "corpus").exists()
 
 
+def test_a_collection_may_take_longer_than_the_tasks_of_a_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "STALL_TIMEOUT_S", 0.5)
+
+    def slow(block):
+        time.sleep(2.5)
+        return block
+
+    with threads() as (_, client):
+        array = da.ones((4, 2), chunks=(2, 2)).map_blocks(slow, meta=np.ones((0, 2)))
+        assert ingest_collection(array, tmp_path / "corpus", client=client).n_rows == 4
+
+
 def test_tasks_of_a_collection_that_failed_are_cancelled_and_write_nothing_more(tmp_path):
     X = np.random.default_rng(0).standard_normal((40, 2))
 

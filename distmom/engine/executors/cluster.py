@@ -225,7 +225,8 @@ class OnCluster:
                 futures += self.client.compute(list(delayed), priority=self._priority)
                 waiting = list(futures)
                 while waiting:
-                    for future in watch.finished(waiting):
+                    # Before the first of them ends, all other tasks of a user's graph may have to.
+                    for future in watch.finished(waiting, may_take_long=True):
                         waiting.remove(future)
                         if future.status != "finished":
                             _raise_unless_worker_lost(future, watch, MAX_ATTEMPTS)

@@ -87,10 +87,17 @@ class Watch:
         """Number of threads of all workers at the last request."""
         return self._n_threads
 
-    def finished(self, flying: Iterable[distributed.Future]) -> list[distributed.Future]:
+    def finished(
+        self, flying: Iterable[distributed.Future], *, may_take_long: bool = False
+    ) -> list[distributed.Future]:
         """Wait until at least one task has ended or was lost, and return all that have.
 
-        Where none does, the workers that have them are restarted once.
+        Parameters
+        ----------
+        flying : iterable of distributed.Future
+        may_take_long : bool, default False
+            Whether tasks may take any time. Otherwise, where none ends for a while, the workers that have them
+            are restarted once.
 
         Raises
         ------
@@ -114,7 +121,7 @@ class Watch:
             finally:
                 self._tick()
             self._check_workers()
-            if stalled.look() > STALL_TIMEOUT_S:
+            if not may_take_long and stalled.look() > STALL_TIMEOUT_S:
                 if restarted or not self._restarts([future.key for future in futures]):
                     raise ClusterError(f"{self.name}: no task has finished for {STALL_TIMEOUT_S:.0f} s")
                 stalled, restarted = _Waited(), True
