@@ -22,7 +22,7 @@ from pathlib import Path
 
 from distmom.cli.main import main
 from distmom.corpus import open_corpus
-from distmom.corpus.files import lock
+from distmom.corpus.files import commit, lock
 from distmom.corpus.files.commit import sha256_file
 from distmom.engine.directory import epochs
 from distmom.engine.executors import attempts
@@ -292,6 +292,6 @@ def tried_apart(spec):
 if __name__ == "__main__":
     # So long, others wait for a sign of life of a process that has ended before it wrote its name.
     lock.LEASE_S = epochs.LEASE_S = 0.1
-    attempts.PAUSES_S, output._SETTLE_S = (0.0, 0.0), 0.0
+    attempts.PAUSES_S, commit._SETTLE_S = (0.0, 0.0), 0.0
     resource_tracker.ensure_running()
     sys.stdout.write(json.dumps(tried(Spec(**json.loads(sys.argv[1])))))

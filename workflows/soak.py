@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import psutil
 from common import machine
+from soak_files import may_mount, same, size_of, tmpfs
 from soak_processes import MARK, Sampler, cluster, marked, workers_of
 
 from distmom.cli.main import main as distmom
@@ -347,42 +348,6 @@ class Disturbed:
         if not same(self.place / "calm", self.place / "disturbed"):
             raise WrongError("the corpus has other bits")
         return outcome
-
-
-def same(one: Path, other: Path) -> bool:
-    """Whether two directories have the same files, apart from records with times or paths."""
-    names = [{path.relative_to(root) for path in root.rglob("*") if path.is_file()} for root in (one, other)]
-    return names[0] == names[1] and all(
-        (one / name).read_bytes() == (other / name).read_bytes()
-        for name in names[0]
-        if name.name != "model.json"
-    )
-
-
-def size_of(root: Path) -> int:
-    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-
-
-@contextmanager
-def tmpfs(place: Path, size: int) -> Iterator[None]:
-    """Mount a small file system; a context manager."""
-    place.mkdir()
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={max(size, 1 << 16)}", "tmpfs", str(place)], check=True
-    )
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def may_mount(place: Path) -> bool:
-    """Whether this user may mount a tmpfs."""
-    try:
-        with tmpfs(place / "mounted", 1 << 20):
-            return True
-    except (OSError, subprocess.CalledProcessError):
-        return False
 
 
 def carried_out(place: Path, seed: int, number: int, faults: list[str]) -> Leg:

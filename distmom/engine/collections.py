@@ -166,7 +166,8 @@ def _write_partition(
     try:
         return function((index, partial(load, part, index)))
     except DistmomError as error:
-        # Raised when all partitions of its batch are done, so that none of a thread writes to files being removed.
+        # Raised when all partitions of its batch are done: threads cannot be cancelled, and must not write to
+        # files that are being removed.
         return error
 
 

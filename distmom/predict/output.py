@@ -8,11 +8,9 @@ other files.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import Any
 
 from distmom.corpus import AnyCorpus
 from distmom.corpus.files.aside import make_aside, recover, remove_temporary
-from distmom.corpus.files.commit import destination, put_directory
+from distmom.corpus.files.commit import destination, put_directory, remove_tree
 from distmom.corpus.files.records import RecordFormat, are_files, check_file, describe_files
 from distmom.corpus.files.space import space_explained
 from distmom.corpus.files.storage import is_url
@@ -28,8 +26,6 @@ from distmom.corpus.files.uploads import check_vacant, upload_directory
 from distmom.engine import Engine, Observer, RunDirectory, open_engine, open_executor
 from distmom.errors import ELSEWHERE, StoreError, UsageError
 
-#: seconds for which tasks that were cancelled may still write to the temporary directory
-_SETTLE_S = 3.0
 #: record formats, by kind of output
 OUTPUTS = {
     "components": RecordFormat("distmom-components", 1, "run 'distmom transform' again"),
@@ -142,11 +138,8 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
 
 def _remove(temporary: Path, target: Path | None) -> None:
     """Remove a directory to which abandoned tasks may still be writing."""
-    ends = time.monotonic() + _SETTLE_S
-    shutil.rmtree(temporary, ignore_errors=True)
-    while temporary.exists() and time.monotonic() < ends:
-        time.sleep(0.1)
-        shutil.rmtree(temporary, ignore_errors=True)
+    with suppress(OSError):
+        remove_tree(temporary)
     if temporary.exists():
         remove_temporary(temporary, target)
 

@@ -1,17 +1,19 @@
 """Dask collections become corpora, one shard per partition, with and without a cluster."""
 
+import os
 import time
 
+import dask
 import dask.array as da
 import dask.bag as db
 import numpy as np
 import pytest
 from clusters import threads, wait_until
-from distributed import Client
+from distributed import Client, LocalCluster
 
 from distmom.engine.collections import ingest_collection
-from distmom.engine.executors import watch
-from distmom.errors import ClusterError, InputError, UsageError
+from distmom.engine.executors import cluster, watch
+from distmom.errors import ClusterError, InputError, UsageError, WorkersLostError
 
 
 def rows_of(corpus):
@@ -182,6 +184,25 @@ def test_a_cluster_without_workers_is_given_up(tmp_path, monkeypatch):
     ):
         ingest_collection(array, tmp_path / "corpus", client=client)
     assert not (tmp_path / "corpus").exists()
+
+
+@pytest.mark.cluster
+def test_workers_that_die_or_run_another_distmom_are_errors_of_the_cluster(tmp_path, monkeypatch):
+    def deadly(block):
+        os._exit(1)
+
+    array = da.ones((4, 2), chunks=(2, 2)).map_blocks(deadly, meta=np.ones((0, 2)))
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as local,
+        Client(local, set_as_default=False) as client,
+    ):
+        with pytest.raises(WorkersLostError, match=r"ingest: the worker of task .* died"):
+            ingest_collection(array, tmp_path / "corpus", client=client)
+        client.wait_for_workers(1, timeout=60)
+        monkeypatch.setattr(cluster, "differing", lambda expected, got: "distmom: expected 1, got 2")
+        with pytest.raises(ClusterError, match="other versions than the client: distmom"):
+            ingest_collection(array, tmp_path / "corpus", client=client)
 
 
 def test_a_collection_may_take_longer_than_the_tasks_of_a_pass(tmp_path, monkeypatch):

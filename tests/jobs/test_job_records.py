@@ -27,11 +27,13 @@ from distmom.models import SingleTopic
 
 
 def test_a_job_ends_when_it_is_cancelled_before_it_has_begun(tmp_path):
-    write_record(tmp_path / "job", new_record(["fit", "c", "m"], "tcp://127.0.0.1:1"))
-    found = open_job(tmp_path / "job")
+    place = tmp_path / "a job"
+    write_record(place, new_record(["fit", "c", "m"], "tcp://127.0.0.1:1"))
+    found = open_job(place)
     assert found.status()["state"] == "queued"
     assert found.cancel()["state"] == "cancelled"
     assert found.status()["error"] == "cancelled before it had begun"
+    assert found.status()["resume"] == f"distmom jobs resume '{place}'"
     assert main(["jobs", "run", str(found.directory)]) == 130
     assert found.wait(1) == 130
 

@@ -30,6 +30,10 @@ _RECORDS = tuple(
 _OWN_FORMAT = re.compile(rb'^ "format": "distmom-([a-z]+)"', re.MULTILINE)
 #: errors of a directory that is renamed to a name that is taken
 _EXISTS = (errno.EEXIST, errno.ENOTEMPTY)
+#: errors of a directory that is removed while another process writes to it
+_BUSY = (errno.ENOTEMPTY, errno.EBUSY)
+#: seconds for which tasks that were cancelled may still write to a directory that is being removed
+_SETTLE_S = 3.0
 
 
 def write_atomic(
@@ -319,3 +323,24 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
     """Return the sha256 of a file as hexadecimal digits."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def remove_tree(root: Path) -> None:
+    """Remove a directory to which a task that was left on a cluster may still be writing.
+
+    Raises
+    ------
+    OSError
+        If that fails for another reason, or new files appear for `_SETTLE_S` seconds.
+    """
+    ends = time.monotonic() + _SETTLE_S
+    while root.exists():
+        try:
+            shutil.rmtree(root)
+        except FileNotFoundError:
+            # The task has removed a file of its own.
+            continue
+        except OSError as error:
+            if error.errno not in _BUSY or time.monotonic() > ends:
+                raise
+            time.sleep(0.1)

@@ -7,11 +7,9 @@ into the corpus of another source.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
-import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +21,7 @@ from distmom.corpus.files.commit import (
     commit_directory,
     destination,
     remove_replaced,
+    remove_tree,
     replace_directory,
     restore_replaced,
     sha256_file,
@@ -33,9 +32,6 @@ from distmom.corpus.files.lock import Lock
 from distmom.corpus.files.space import space_explained
 from distmom.corpus.files.storage import is_url
 from distmom.errors import ELSEWHERE, InputError, UsageError
-
-#: seconds for which tasks that were cancelled may still write to directories that are being removed
-_SETTLE_S = 3.0
 
 
 class StagedCorpus:
@@ -209,7 +205,7 @@ class StagedCorpus:
         """Remove the unfinished corpus; the note is removed last, as it alone marks the directory as distmom's."""
         for path in self.partial.iterdir():
             if path.is_dir():
-                _remove_tree(path)
+                remove_tree(path)
             elif path != self._note:
                 path.unlink()
         self._note.unlink(missing_ok=True)
@@ -238,17 +234,3 @@ class StagedCorpus:
         shutil.rmtree(root / "wip", ignore_errors=True)
         for folder in (root / "shards", root / "wip"):
             folder.mkdir(parents=True, exist_ok=True)
-
-
-def _remove_tree(root: Path) -> None:
-    """Remove a directory to which a task that was left on a cluster may still be writing."""
-    ends = time.monotonic() + _SETTLE_S
-    while root.exists():
-        try:
-            shutil.rmtree(root)
-        except FileNotFoundError:
-            # The task has removed a file of its own.
-            continue
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY or time.monotonic() > ends:
-                raise
