@@ -16,13 +16,16 @@ from distmom.cli.terminal import plain, say
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line and return its exit code.
+
+    Without ``arguments``, those of the process are used, which is expected to end with the command.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Sentence())
     logger = logging.getLogger("distmom")
     logger.addHandler(handler)
     try:
-        with _interruptible():
+        with _interruptible(is_last=arguments is None):
             return exit_code(partial(_run, arguments))
     except KeyboardInterrupt:
         # It came in the instant before errors of the command are caught, or after it.
@@ -51,8 +54,14 @@ class _Sentence(logging.Formatter):
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM raise KeyboardInterrupt, and let no second one disturb the cleaning up."""
+def _interruptible(*, is_last: bool) -> Iterator[None]:
+    """Let the first SIGINT or SIGTERM raise KeyboardInterrupt, and let no second one disturb the cleaning up.
+
+    Parameters
+    ----------
+    is_last : bool
+        Whether the process ends after the block. A second signal is then ignored until it has ended.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -73,7 +82,7 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         for number, old in kept.items():
-            signal.signal(number, old)
+            signal.signal(number, signal.SIG_IGN if interrupted and is_last else old)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -132,9 +133,9 @@ class Engine:
         rows : mapping of str to StoredRows, optional
             Stored rows that the pass reads.
         finish : callable, optional
-            Required for passes with tall sums. Called with the sums and ``parameters``, returns stored arrays and
-            numbers, which are committed; the tall sums are removed. A pass that stores rows must have no separable
-            sums.
+            Required for passes with tall sums. A function, or a partial of one. Called with the sums and
+            ``parameters``, returns stored arrays and numbers, which are committed; the tall sums are removed. A
+            pass that stores rows must have no separable sums.
         parameters : tuple, default ()
             Everything other than the pass that ``finish`` depends on.
 
@@ -153,7 +154,8 @@ class Engine:
         """
         started, before = time.monotonic(), dict(self.spent)
         rows = dict(rows or {})
-        key = fingerprint((*self._origin, pass_, *(() if finish is None else (parameters,)), rows))
+        finished = () if finish is None else (_name_of(finish), parameters)
+        key = fingerprint((*self._origin, pass_, *finished, rows))
         committed = self._committed(pass_, key)
         result: PassResult | TallResult
         with self._compilation_observed(pass_.name):
@@ -275,6 +277,12 @@ class Engine:
             finally:
                 # A worker's report may arrive later than its result.
                 reported.acquire(blocking=False)
+
+
+def _name_of(finish: Callable[..., Any]) -> str:
+    """Return the name of a function, or of that of a partial; models finish the same pass in different ways."""
+    function: Any = finish.func if isinstance(finish, partial) else finish
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def _held_rows(pass_: Pass, folded: Folded) -> dict[str, StoredRows]:

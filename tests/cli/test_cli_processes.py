@@ -158,6 +158,27 @@ def test_an_interrupt_in_the_first_moment_is_one_word():
     assert process.returncode == 130
 
 
+def test_a_second_interrupt_while_the_process_ends_is_ignored():
+    code = """
+import atexit, os, signal, sys
+from distmom.cli import main
+
+def interrupt(command=None):
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+atexit.register(interrupt)
+main.exit_code = interrupt
+sys.exit(main.main())
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", code, "info", "nothing"],
+        capture_output=True, text=True, timeout=60, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert (process.returncode, process.stderr) == (130, "interrupted\n")
+
+
 def test_an_interrupt_around_a_command_is_one_word(monkeypatch, capsys):
     def interrupted(command):
         raise KeyboardInterrupt

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import signal
 import threading
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
-from helpers import planted_corpus
+from helpers import count, planted_corpus, random_corpus
 from scipy.sparse import vstack
 
 from distmom.corpus import from_arrays
@@ -79,6 +80,24 @@ def test_workers_that_are_threads_of_this_process_give_the_same_bits(corpus):
         processes=False, n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0"
     ) as client:
         assert fitted(corpus, client) == expected
+
+
+async def fit_in_a_thread(corpus):
+    return await asyncio.to_thread(counted, corpus)
+
+
+def counted(corpus, client=None):
+    with open_executor(client) as executor, open_engine(corpus, executor=executor) as engine:
+        return float(engine.run(count(corpus)).sums["total"])
+
+
+def test_an_asynchronous_task_runs_passes_in_a_thread():
+    corpus = random_corpus()
+    with Client(
+        processes=False, n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0"
+    ) as client:
+        found = client.submit(fit_in_a_thread, corpus).result(timeout=60)
+    assert found == counted(corpus)
 
 
 @dataclass(frozen=True)

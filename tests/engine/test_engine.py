@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,24 @@ def test_a_damaged_state_of_a_committed_pass_is_made_again(tmp_path):
         engine.directory.flush()
         assert Path(state.path).read_bytes() == expected
         assert not engine.timings[-1].resumed
+
+
+def summed(tallies):
+    return TallResult({}, {"sum": float(tallies.tall["sketch"].read_rows(slice(0, 40)).sum())})
+
+
+def squared(engine, tallies):
+    assert engine.corpus.n_words == 40
+    return TallResult({}, {"squares": float((tallies.tall["sketch"].read_rows(slice(0, 40)) ** 2).sum())})
+
+
+def test_a_pass_that_is_finished_in_another_way_is_another(tmp_path):
+    engine = Engine(random_corpus(), RunDirectory(tmp_path))
+    pass_, finishes = WordSketchPass(40, n_columns=4), (summed, partial(squared, engine))
+    for resumed in (False, True):
+        found = [engine.run(pass_, finish=finish).values for finish in finishes]
+        assert [set(values) for values in found] == [{"sum"}, {"squares"}]
+        assert [timing.resumed for timing in engine.timings[-2:]] == [resumed] * 2
 
 
 def test_rows_that_are_missing_are_an_error(tmp_path):

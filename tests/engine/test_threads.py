@@ -78,6 +78,31 @@ def test_tasks_that_nobody_waits_for_end_with_the_engine(tmp_path):
         assert list(executor.map(str, range(3))) == ["0", "1", "2"]
 
 
+def test_engines_of_several_threads_share_an_executor():
+    _, _, corpus = planted_corpus(100, d=20, k=2)
+    first, is_running, has_ended = [], threading.Event(), threading.Event()
+
+    def task(i):
+        is_running.set()
+        has_ended.wait(30.0)
+        return i
+
+    def run(executor):
+        with open_engine(corpus, executor=executor):
+            first.extend(executor.map(task, range(6)))
+
+    with open_executor(threads=2) as executor:
+        thread = threading.Thread(target=run, args=(executor,))
+        thread.start()
+        assert is_running.wait(30.0)
+        with open_engine(corpus, executor=executor):
+            # It ends before the tasks of the other engine do.
+            threading.Timer(0.2, has_ended.set).start()
+        assert not has_ended.is_set()
+        thread.join()
+    assert first == list(range(6))
+
+
 def test_a_generator_that_is_dropped_waits_for_nothing():
     go = threading.Event()
     with open_executor(threads=2) as executor:

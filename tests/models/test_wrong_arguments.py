@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from scipy.sparse import csr_array
 from sklearn.exceptions import NotFittedError
 
 import distmom
@@ -75,6 +76,19 @@ def test_a_corpus_in_place_of_documents_or_rows_is_refused(labelling, topics):
             UsageError, match=r"X: expected documents or rows, got a corpus, which is for fit_corpus"
         ):
             use(corpus)
+
+
+def test_sparse_rows_are_refused_where_rows_are_dense():
+    X = np.random.default_rng(0).standard_normal((60, 3))
+    rows = distmom.SphericalMixture(2, random_state=0).fit(X)
+    for use in (
+        distmom.SphericalMixture(2).fit,
+        distmom.ICA(2).fit,
+        distmom.DiagonalMixture(2).fit,
+        rows.predict,
+    ):
+        with pytest.raises(InputError, match="Sparse data was passed for X, but dense data is required"):
+            use(csr_array(X))
 
 
 def test_what_is_not_a_model_is_refused(tmp_path):

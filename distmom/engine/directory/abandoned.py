@@ -53,7 +53,8 @@ class Requests:
 def _own_task() -> Any:
     """Return the task that this thread carries out for a Dask worker; None in any other thread."""
     try:
-        worker = distributed.get_worker()
-    except ValueError:
+        worker, key = distributed.get_worker(), distributed.worker.thread_state.key
+    except (ValueError, AttributeError):
+        # Threads that an asynchronous task starts know their worker, but not their task.
         return None
-    return worker.state.tasks.get(distributed.worker.thread_state.key)
+    return worker.state.tasks.get(key)

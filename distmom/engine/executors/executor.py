@@ -65,7 +65,7 @@ class Executor(Protocol):
         ...
 
     def settle(self) -> None:
-        """Cancel tasks of this process that are left after an error, and wait for those that run."""
+        """Cancel tasks of the calling thread that are left after an error, and wait for those that run."""
         ...
 
     def compiling(self, report: Callable[[], None]) -> AbstractContextManager[None]:
@@ -154,6 +154,8 @@ class Notices:
 
     def deliver(self) -> None:
         """Report a compilation that was announced since the last call, in the calling thread."""
-        if self._report is not None and self._announced.is_set():
+        # Another thread that runs a pass with this executor may end it just now.
+        report = self._report
+        if report is not None and self._announced.is_set():
             self._announced.clear()
-            self._report()
+            report()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -20,6 +21,13 @@ _R = TypeVar("_R")
 COMPILING_S = 0.1
 
 
+class _Flying(threading.local):
+    """The tasks of one calling thread that have not ended: several threads may each run an engine on one pool."""
+
+    def __init__(self) -> None:
+        self.futures: set[Future[Any]] = set()
+
+
 class InThreads(InProcess):
     """Runs tasks on threads of this process, each with a partial sum and the work arrays of a block in memory.
 
@@ -35,17 +43,17 @@ class InThreads(InProcess):
         self.n_threads = n_threads
         self.description: str = f"on {n_threads} threads of this process"
         self._pool = pool
-        self._flying: set[Future[Any]] = set()
+        self._flying = _Flying()
         self._notices = Notices()
 
     def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
         # Closing the generator waits for nothing: the garbage collector may close it, in any thread.
-        waiting, ahead = iter(items), deque[Future[_R]]()
+        waiting, ahead, flying = iter(items), deque[Future[_R]](), self._flying.futures
         while True:
             for item in islice(waiting, 2 * self.n_threads - len(ahead)):
                 future = self._pool.submit(attempted, function, item)
-                self._flying.add(future)
-                future.add_done_callback(self._flying.discard)
+                flying.add(future)
+                future.add_done_callback(flying.discard)
                 ahead.append(future)
             if not ahead:
                 return
@@ -55,7 +63,7 @@ class InThreads(InProcess):
             yield ahead.popleft().result()
 
     def settle(self) -> None:
-        flying = tuple(self._flying)
+        flying = tuple(self._flying.futures)
         for future in flying:
             future.cancel()
         wait(flying)

@@ -64,7 +64,7 @@ def checked_dense(X: Any, min_samples: int, name: str = "X") -> np.ndarray:
         found = check_array(
             X, dtype=[np.float64, np.float32], ensure_min_samples=min_samples, input_name=name
         )
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise InputError(str(error)) from error
     return np.asarray(found)
 
