@@ -33,7 +33,7 @@ from distmom.spectral.saved.artifact import (
     whole_description,
 )
 from distmom.spectral.saved.fields import declared_fields, layout_of, pack, unpack
-from distmom.spectral.seeds import Seeded
+from distmom.spectral.seeds import Seeded, all_or_nothing
 
 #: attributes that every model stores in addition to its state
 _RECORDED = ("settings", "n_documents", "timings", "spent", "fit_seconds")
@@ -106,6 +106,7 @@ class SpectralEstimator(Seeded):
 
     # Fit
 
+    @all_or_nothing
     def fit_corpus(
         self,
         corpus: Any,

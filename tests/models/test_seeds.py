@@ -73,6 +73,30 @@ def test_a_run_that_is_to_be_resumed_needs_a_seed(tmp_path):
     assert fitted.seed_ == seed
 
 
+@pytest.mark.parametrize("error", [UsageError, KeyboardInterrupt])
+def test_a_fit_that_fails_leaves_the_model_of_the_last_one(error, tmp_path, monkeypatch):
+    X, fitted = presences(), model(None)
+
+    def failing(self, state):
+        self.weights_ = None
+        raise error
+
+    def fail():
+        with monkeypatch.context() as change:
+            change.setattr(ProductMixture, "_keep", failing)
+            with pytest.raises(error):
+                fitted.fit(X[:, ::-1][:, :20])
+
+    fail()
+    assert set(vars(fitted)) == set(fitted.get_params())
+    before = dict(vars(fitted.fit(X)))
+    fail()
+    assert all(value is before[name] for name, value in vars(fitted).items())
+    fitted.save(tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    np.testing.assert_array_equal(loaded.components_, model(loaded.seed_).fit(X).components_)
+
+
 def test_kept_moments_and_searches_draw_seeds():
     rng = np.random.default_rng(0)
     topics = rng.dirichlet(np.full(30, 0.1), 2)

@@ -24,6 +24,7 @@ from distmom.models.topics.steps import EM_ALPHA, Topics
 from distmom.models.topics.sums import commit_sums
 from distmom.spectral.program.jackknife import Jackknife
 from distmom.spectral.program.run import Run, unknown
+from distmom.spectral.seeds import all_or_nothing
 from distmom.spectral.steps.core import warn_of_sum_rules
 from distmom.spectral.steps.rank import Rank, find_rank, rank_settings, within_plan
 from distmom.spectral.steps.recovery import to_columns
@@ -124,6 +125,7 @@ class TopicModel(TopicSettings):
         frequency = np.asarray(corpus.word_frequency, np.float64)
         return float(frequency[common].sum() / max(1.0, frequency.sum()))
 
+    @all_or_nothing
     def fit_moments(self, moments: TopicMoments) -> Self:
         """Fit the model to kept moments, without the documents.
 

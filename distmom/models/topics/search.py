@@ -39,6 +39,7 @@ from distmom.moments.small import SmallMoments
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run
+from distmom.spectral.seeds import all_or_nothing
 from distmom.spectral.steps.core import CoreSettings, warn_of_sum_rules, whiten_words
 
 
@@ -139,6 +140,7 @@ class TopicSearch(TopicEstimator):
     def _keep(self, state: MomentSums) -> None:
         self._take(state, self.moment_settings(self.n_components, "full"))
 
+    @all_or_nothing
     def fit_moments(self, moments: TopicMoments) -> Self:
         """Prepare searches in kept moments, without the documents.
 
