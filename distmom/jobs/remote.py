@@ -6,6 +6,7 @@ sent to them.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import socket
@@ -29,11 +30,13 @@ from distmom.engine.directory import epochs
 from distmom.engine.directory.epochs import End, Owner, put_once
 from distmom.engine.executors import watch
 from distmom.engine.executors.watch import Watch
-from distmom.errors import ClusterError, UsageError
+from distmom.errors import ClusterError, DistmomError, UsageError
 from distmom.jobs.publisher import publish_rest
 from distmom.jobs.record import parse_record, read_record
 
 _R = TypeVar("_R")
+
+logger = logging.getLogger(__name__)
 
 #: packages whose versions must be the same on scheduler and workers
 PACKAGES = ("distmom", "numpy", "scipy", "numba", "zarr")
@@ -105,7 +108,7 @@ def start_driver(dask_scheduler: Any, run: str, scheduler: str | None = None, re
     With the content of ``job.json`` as ``record``, the directory of the job is created.
     """
     process = started(Path(run), scheduler, record)
-    threading.Thread(target=await_end, args=(process, Path(run)), name="distmom-driver", daemon=True).start()
+    threading.Thread(target=_watched, args=(process, Path(run)), name="distmom-driver", daemon=True).start()
     return process.pid
 
 
@@ -165,6 +168,14 @@ def await_end(process: subprocess.Popen[bytes], place: Path) -> int:
     if url := read_record(place).url:
         publish_rest(place, url)
     return code
+
+
+def _watched(process: subprocess.Popen[bytes], place: Path) -> None:
+    """Wait for a driver as `await_end` does, in a thread of its own; errors are logged."""
+    try:
+        await_end(process, place)
+    except (DistmomError, OSError) as error:
+        logger.warning("%s: the end of the driver could not be recorded: %s", place, error)
 
 
 def supervise_driver(run: str, scheduler: str | None = None, record: str = "") -> None:

@@ -235,10 +235,14 @@ def test_a_client_that_closes_is_a_lost_cluster(way):
             "map": lambda: [client.close() for _ in executor.map(int, range(20))],
             "on_scheduler": lambda: executor.on_scheduler(int, partial(time.sleep, 3)),
         }
+        closing = threading.Timer(0.5, client.close)
         if way == "on_scheduler":
-            threading.Timer(0.5, client.close).start()
+            closing.start()
         with pytest.raises(ClusterError, match=r"lost|closed"):
             works[way]()
+        if way == "on_scheduler":
+            # It still waits for the loop of the cluster, which ends with the block.
+            closing.join()
 
 
 @pytest.mark.parametrize("error", [CommClosedError("Address removed."), KeyError("tcp://gone")])

@@ -47,6 +47,19 @@ def test_a_driver_that_a_signal_ends_before_it_begins_gives_the_exit_code_of_she
     assert main(["jobs", "wait", str(tmp_path / "job")]) == 137
 
 
+def test_a_driver_whose_directory_was_removed_is_a_warning(tmp_path, monkeypatch, caplog):
+    place = tmp_path / "job"
+    code = f"import shutil; shutil.rmtree({str(place)!r})"
+    monkeypatch.setattr(remote, "driver_line", lambda place, scheduler: [sys.executable, "-c", code])
+    place.mkdir()
+    (place / "job.json").touch()
+    remote.start_driver(None, str(place))
+    for thread in threading.enumerate():
+        if thread.name == "distmom-driver":
+            thread.join(30.0)
+    assert f"{place}: the end of the driver could not be recorded" in caplog.text
+
+
 def test_records_of_version_1_are_read(tmp_path):
     new = new_record(["fit", "c", "m"], "tcp://127.0.0.1:1", share=0.5)
     written = {name: value for name, value in asdict(new).items() if name not in ("run", "url")}
