@@ -87,7 +87,7 @@ def test_sparse_rows_are_refused_where_rows_are_dense():
         distmom.DiagonalMixture(2).fit,
         rows.predict,
     ):
-        with pytest.raises(InputError, match="Sparse data was passed for X, but dense data is required"):
+        with pytest.raises(InputError, match="X: expected dense rows, got a sparse matrix"):
             use(csr_array(X))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.utils.validation import check_array, check_non_negative
 
 from distmom.corpus.block import refuse_masked
@@ -57,14 +58,16 @@ def checked_dense(X: Any, min_samples: int, name: str = "X") -> np.ndarray:
     Raises
     ------
     InputError
-        If scikit-learn's checks fail, or a value is masked.
+        If X is sparse, scikit-learn's checks fail, or a value is masked.
     """
     X = _read(X, name)
+    if issparse(X):
+        raise InputError(f"{name}: expected dense rows, got a sparse matrix; use {name}.toarray()")
     try:
         found = check_array(
             X, dtype=[np.float64, np.float32], ensure_min_samples=min_samples, input_name=name
         )
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise InputError(str(error)) from error
     return np.asarray(found)
 
