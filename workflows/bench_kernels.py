@@ -10,8 +10,9 @@ A kernel cannot take less time than its multiplications and additions at the rat
 product, nor than its bytes at the rate of memory. Both rates are measured first, on one thread. The table at the
 end has the time of every kernel and the share of the larger of the two bounds in it. The bytes of a kernel
 are those of the rows of matrices that it reads and writes, each time that it does; rows that stay in the
-processor's cache move faster, so that a share may exceed 100 %. Where these rows are at random places, the last
-column is the share of the time that rows of this width take at random places of a matrix of 256 MB.
+processor's cache move faster, so that a share may exceed 100 %. The last column is about kernels bound by random
+places: where they read rows of a matrix, it is the share of the time that rows of this width take at random places
+of 256 MB; where they change single numbers of a vector, that of as many changes at random places of such a vector.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from distmom.compiled import compiled
 from distmom.corpus import Block
 from distmom.corpus.sources.readers.scan import LABELLED, scan
 from distmom.engine import Csr, TallSum
-from distmom.engine.sums.csr import CsrArrays, combine, transposed_product
+from distmom.engine.sums.algebra import combine, transposed_product
+from distmom.engine.sums.csr import CsrArrays
 from distmom.engine.sums.tall import frequent_rows
 from distmom.linalg import compose, decompose
 from distmom.models.markov.kernels import forward
@@ -90,6 +92,21 @@ def rate_of_rows(width: int) -> float:
     return 4.0 * width * N_PLACES / min(repeat(lambda: add_up(places, matrix, total), number=1, repeat=3))
 
 
+@compiled
+def change(places: Any, vector: Any) -> None:
+    """Add one to the numbers of a vector at some places."""
+    for i in range(len(places)):
+        vector[np.uint64(places[i])] += vector.dtype.type(1)
+
+
+@cache
+def rate_of_changes(length: int, dtype: str) -> float:
+    """Measure the numbers per second that are changed at random places of a vector."""
+    vector, places = np.zeros(length, dtype), np.random.default_rng(0).integers(0, length, N_PLACES, np.int32)
+    change(places[:1], vector)
+    return N_PLACES / min(repeat(lambda: change(places, vector), number=1, repeat=5))
+
+
 @dataclass(frozen=True)
 class Machine:
     """Rates of one thread: operations per second of a matrix product, and bytes per second of memory."""
@@ -128,10 +145,12 @@ class Bounded:
         operations: float = 0.0,
         n_bytes: float = 0.0,
         width: int = 0,
+        changes: tuple[float, int, str] | None = None,
     ) -> None:
         """Time a kernel that makes so many multiplications and additions, and moves so many bytes.
 
-        If ``width`` is given, the bytes are those of rows at random places, of ``width`` float32 each.
+        If ``width`` is given, the bytes are those of rows at random places, of ``width`` float32 each. ``changes``
+        are a number of changes of single numbers, and the length and type of the vector that has these numbers.
         """
         benchmark(kernel, *arguments)
         if benchmark.stats is None:
@@ -141,6 +160,8 @@ class Bounded:
         seconds = benchmark.stats.stats.median
         benchmark.extra_info.update(bounds)
         random = f"{n_bytes / rate_of_rows(width) / seconds:.0%}" if width else ""
+        if changes is not None:
+            random = f"{changes[0] / rate_of_changes(*changes[1:]) / seconds:.0%}"
         self.rows.append(
             (benchmark.name.removeprefix("test_"), seconds, name, bounds[name] / seconds, random)
         )
@@ -150,7 +171,7 @@ class Bounded:
         lines = [
             f"One thread: {self.machine.operations / 1e9:.1f} GFLOP/s, {self.machine.n_bytes / 1e9:.1f} GB/s",
             "",
-            "| kernel | ms | bound by | share of the bound | of rows at random places |",
+            "| kernel | ms | bound by | share of the bound | of random places |",
             "|---|---:|---|---:|---:|",
             *(
                 f"| {name} | {1e3 * s:.1f} | {bound} | {share:.0%} | {random} |"
@@ -323,7 +344,10 @@ def test_nearest_rows(
         head = NeighborsHead(Csr.of(csr_array(features.T)), Csr.of(block.labels, np.uint8), alive)
         n_listed = float(np.bincount(features.indices, minlength=features.shape[1])[queries.indices].sum())
         # The row and its value are read, and its cosine changed.
-        bounded.run(benchmark, head.search, queries, 75, n_bytes=16.0 * n_listed)
+        bounded.run(
+            benchmark, head.search, queries, 75, n_bytes=16.0 * n_listed,
+            changes=(n_listed, features.shape[0], "float32"),
+        )  # fmt: skip
     else:
         benchmark(lambda: np.argpartition(-(queries @ features.T).toarray(), 75, axis=1)[:, :75])
 
@@ -335,7 +359,10 @@ def test_transposed_product(
     ones = csr_array(block.labels.astype(np.float32))
     if method == "own":
         n_products = float(np.diff(features.indptr).astype(np.int64) @ np.diff(ones.indptr))
-        bounded.run(benchmark, transposed_product, features, ones, n_bytes=8.0 * (n_products + features.nnz))
+        bounded.run(
+            benchmark, transposed_product, features, ones, n_bytes=8.0 * (n_products + features.nnz),
+            changes=(n_products, ones.shape[1], "float64"),
+        )  # fmt: skip
     else:
         benchmark(lambda: csr_array(features.T @ ones).sort_indices())
 
@@ -348,8 +375,11 @@ def test_sum_of_sparse_matrices(
     edges = np.linspace(0, features.shape[0], 9).astype(int)
     parts = [transposed_product(features[a:b], ones[a:b]) for a, b in pairwise(edges)]
     if method == "own":
-        n_entries = sum(part.nnz for part in parts) + combine(parts).nnz
-        bounded.run(benchmark, combine, parts, n_bytes=8.0 * n_entries)
+        n_terms = float(sum(part.nnz for part in parts))
+        bounded.run(
+            benchmark, combine, parts, n_bytes=8.0 * (n_terms + combine(parts).nnz),
+            changes=(n_terms, ones.shape[1], "float64"),
+        )  # fmt: skip
     else:
         benchmark(lambda: sum(parts[1:], parts[0]))
 
@@ -364,7 +394,7 @@ def test_residuals(benchmark: Any, bounded: Bounded, block: Block, features: csr
     n_read = float(np.diff(cross.indptr)[a.indices].sum())
     bounded.run(
         benchmark, restricted_scores, a, y, cross, inverse.astype(np.float32), n_labels, n_negatives, 1.0,
-        np.zeros(cross.nnz, np.float32), n_bytes=16.0 * n_read,
+        np.zeros(cross.nnz, np.float32), n_bytes=16.0 * n_read, changes=(n_read, n_labels, "float32"),
     )  # fmt: skip
 
 
@@ -375,7 +405,7 @@ def test_sparse_scores(benchmark: Any, bounded: Bounded, block: Block, features:
     n_read = float(np.diff(cross.indptr)[a.indices].sum())
     bounded.run(
         benchmark, add_sparse_scores, a.indptr, a.indices, a.data, cross.indptr, cross.indices, cross.data,
-        *no_dense, 1.0, out, n_bytes=16.0 * n_read,
+        *no_dense, 1.0, out, n_bytes=16.0 * n_read, changes=(n_read, cross.shape[1], "float32"),
     )  # fmt: skip
 
 

@@ -24,7 +24,8 @@ from distmom.engine.stored.arrays import StoredArray, release_maps
 from distmom.engine.stored.held import HeldSum
 from distmom.engine.stored.scratch import ScratchArray
 from distmom.engine.stored.writer import ArrayWriter
-from distmom.engine.sums.csr import Csr, MixedRows, combine, drop_small, largest_of_rows, nearly_full
+from distmom.engine.sums.algebra import combine
+from distmom.engine.sums.csr import Csr, MixedRows, drop_small, largest_of_rows, nearly_full
 from distmom.engine.sums.limits import ColumnLimit, drop_small_of_columns
 from distmom.engine.sums.sparse import Runs, SparsePart
 

@@ -20,7 +20,8 @@ from distmom.engine import (
     open_engine,
 )
 from distmom.engine.stored.held import HELD_SUM_BYTES
-from distmom.engine.sums.csr import combine, drop_small, largest_of_rows, transposed_product
+from distmom.engine.sums.algebra import SHORT_ROW, combine, transposed_product
+from distmom.engine.sums.csr import drop_small, largest_of_rows
 from distmom.errors import StoreError
 from distmom.moments.features.regression import CrossMomentPass
 
@@ -42,6 +43,46 @@ def test_matrices_add_like_dense_ones(shape, density):
     assert (found.data.dtype, found.indices.dtype) == (np.float64, np.int32)
     # Entries that cancel stay, as zeros.
     assert combine([a, a], [1.0, -1.0]).nnz == a.nnz
+
+
+def added_one_by_one(terms, shape):
+    """Add terms (row, column, value) in their order, in double precision."""
+    total = np.zeros(shape)
+    for row, column, value in terms:
+        total[row, column] += value
+    return total
+
+
+@pytest.mark.parametrize("n_parts", [2, 70])
+def test_short_and_long_rows_in_several_chunks_have_the_bits_of_terms_added_in_order(n_parts, monkeypatch):
+    monkeypatch.setattr("distmom.engine.sums.algebra.CHUNK_ROWS", 16)
+    shape, rng = (100, 300), np.random.default_rng(0)
+    shares = np.linspace(0, 40 / n_parts / 150, 100)[:, None]
+    parts = [csr_array(rng.standard_normal(shape) * (rng.random(shape) < shares)) for _ in range(n_parts)]
+    lengths = sum(np.diff(part.indptr) for part in parts)
+    assert 0 < np.mean(lengths > SHORT_ROW) < 1
+    factors = [0.1 if i % 2 else rng.random(100) for i in range(n_parts)]
+    terms = [
+        (row, column, np.broadcast_to(factor, 100)[row] * value)
+        for part, factor in zip(parts, factors, strict=True)
+        for row, column, value in zip(*part.tocoo().coords, part.data, strict=True)
+    ]
+    assert_array_equal(combine(parts, factors, np.float64).toarray(), added_one_by_one(terms, shape))
+
+
+def test_short_and_long_rows_of_a_product_have_the_bits_of_terms_added_in_order():
+    rng = np.random.default_rng(0)
+    a = csr_array(rng.standard_normal((60, 50)) * (rng.random((60, 50)) < np.linspace(0, 0.5, 50)))
+    b = csr_array(rng.standard_normal((60, 200)) * (rng.random((60, 200)) < 0.02))
+    n_terms = (abs(a).sign().T @ np.diff(b.indptr)).astype(int)
+    assert 0 < np.mean(n_terms > SHORT_ROW) < 1
+    terms = [
+        (a.indices[p], b.indices[q], a.data[p] * b.data[q])
+        for row in range(60)
+        for p in range(a.indptr[row], a.indptr[row + 1])
+        for q in range(b.indptr[row], b.indptr[row + 1])
+    ]
+    assert_array_equal(transposed_product(a, b, np.float64).toarray(), added_one_by_one(terms, (50, 200)))
 
 
 def test_rows_that_are_not_in_order_and_matrices_that_do_not_fit():

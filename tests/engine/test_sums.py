@@ -27,7 +27,7 @@ from distmom.engine.plan import LIMIT_SHARE, RESERVED_BYTES
 from distmom.engine.stored.arrays import release_maps
 from distmom.engine.stored.held import HELD_SUM_BYTES
 from distmom.engine.sums.additive import _add_files, large_to_files
-from distmom.engine.sums.csr import combine
+from distmom.engine.sums.algebra import combine
 from distmom.errors import StoreError, UsageError
 from distmom.moments.documents.words import WordSketchPass
 from distmom.moments.features.residuals import ENTRY_COLUMNS, ResidualPass

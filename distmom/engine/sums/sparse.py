@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.stored.held import HeldSum
 from distmom.engine.stored.scratch import ScratchArray, write_scratch
-from distmom.engine.sums.csr import combine
+from distmom.engine.sums.algebra import combine
 
 #: number of entries of products that are collected before they are added up
 RUN_ENTRIES = 1 << 24

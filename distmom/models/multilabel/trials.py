@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 from distmom.blas import one_blas_thread
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Csr, MixedRows
-from distmom.engine.sums.csr import transposed_product
+from distmom.engine.sums.algebra import transposed_product
 from distmom.lanes import LANES
 from distmom.models.multilabel.blend.boosting import fit_trees
 from distmom.models.multilabel.blend.covariates import Covariates

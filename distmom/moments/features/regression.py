@@ -16,7 +16,7 @@ from distmom.corpus import Block
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums.additive import Sums, SumSpec
-from distmom.engine.sums.csr import transposed_product
+from distmom.engine.sums.algebra import transposed_product
 from distmom.engine.sums.sparse import SparseSum
 from distmom.moments.features.tfidf import tfidf_rows, with_constant
 from distmom.moments.kernels import gather, scatter
