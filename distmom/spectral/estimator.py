@@ -23,6 +23,7 @@ from distmom.spectral.program.ledger import Ledger
 from distmom.spectral.program.plan import Plan
 from distmom.spectral.program.run import PLACES, Run
 from distmom.spectral.program.timing import estimate
+from distmom.spectral.refit import all_or_nothing
 from distmom.spectral.saved.artifact import (
     check_target,
     load_arrays,
@@ -33,7 +34,7 @@ from distmom.spectral.saved.artifact import (
     whole_description,
 )
 from distmom.spectral.saved.fields import declared_fields, layout_of, pack, unpack
-from distmom.spectral.seeds import Seeded, all_or_nothing
+from distmom.spectral.seeds import Seeded
 
 #: attributes that every model stores in addition to its state
 _RECORDED = ("settings", "n_documents", "timings", "spent", "fit_seconds")

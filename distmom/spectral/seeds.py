@@ -1,19 +1,16 @@
-"""Seeds of fits, given as whole numbers or drawn by every fit as scikit-learn does, and fits that may fail."""
+"""Seeds of fits: given as whole numbers, or drawn by every fit as scikit-learn does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import wraps
 from numbers import Integral
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from sklearn.utils import check_random_state
 
 from distmom.spectral.parameters import Parameter, Parametrised
-
-_Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
 #: what ``random_state`` may be
 Seed = int | np.random.RandomState | None
@@ -44,23 +41,6 @@ def seed_parameter() -> Seed:
     )  # fmt: skip
     # The class holds the declaration, its instances a value.
     return cast(Seed, declared)
-
-
-def all_or_nothing(fit: _Fit) -> _Fit:
-    """Let a fit that fails leave its estimator as it was, seed included; a decorator of methods."""
-
-    @wraps(fit)
-    def whole(self: Any, *arguments: Any, **options: Any) -> Any:
-        before = dict(vars(self))
-        try:
-            return fit(self, *arguments, **options)
-        except BaseException:
-            vars(self).update(before)
-            for name in vars(self).keys() - before.keys():
-                delattr(self, name)
-            raise
-
-    return cast(_Fit, whole)
 
 
 class Seeded(Parametrised):

@@ -24,7 +24,7 @@ from distmom.models.topics.steps import EM_ALPHA, Topics
 from distmom.models.topics.sums import commit_sums
 from distmom.spectral.program.jackknife import Jackknife
 from distmom.spectral.program.run import Run, unknown
-from distmom.spectral.seeds import all_or_nothing
+from distmom.spectral.refit import all_or_nothing
 from distmom.spectral.steps.core import warn_of_sum_rules
 from distmom.spectral.steps.rank import Rank, find_rank, rank_settings, within_plan
 from distmom.spectral.steps.recovery import to_columns

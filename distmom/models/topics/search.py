@@ -39,7 +39,7 @@ from distmom.moments.small import SmallMoments
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run
-from distmom.spectral.seeds import all_or_nothing
+from distmom.spectral.refit import all_or_nothing
 from distmom.spectral.steps.core import CoreSettings, warn_of_sum_rules, whiten_words
 
 
