@@ -104,7 +104,7 @@ def cluster(options: argparse.Namespace) -> Iterator[Client]:
     with (
         LocalCluster(
             n_workers=options.workers, threads_per_worker=1, memory_limit=options.memory_limit,
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
         ) as started,
         Client(started) as client,
     ):  # fmt: skip

@@ -256,7 +256,8 @@ def test_workers_take_the_settings_of_deploy():
         "import os\n"
         "from distributed import Client, LocalCluster\n"
         "if __name__ == '__main__':\n"
-        "    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as c, Client(c) as d:\n"
+        "    options = dict(n_workers=1, threads_per_worker=1, dashboard_address='127.0.0.1:0')\n"
+        "    with LocalCluster(**options) as c, Client(c) as d:\n"
         "        [found] = d.run(lambda: dict(os.environ)).values()\n"
         "        print(found['MALLOC_TRIM_THRESHOLD_'], found['OMP_NUM_THREADS'])\n"
     )

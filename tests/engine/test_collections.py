@@ -194,7 +194,7 @@ def test_workers_that_die_or_run_another_distmom_are_errors_of_the_cluster(tmp_p
     array = da.ones((4, 2), chunks=(2, 2)).map_blocks(deadly, meta=np.ones((0, 2)))
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as local,
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as local,
         Client(local, set_as_default=False) as client,
     ):
         with pytest.raises(WorkersLostError, match=r"ingest: the worker of task .* died"):
