@@ -211,6 +211,14 @@ def test_opened_cluster_is_closed_and_given_one_is_not(corpus):
         pass
 
 
+def test_a_scheduler_is_reached_from_a_thread_that_runs_an_event_loop(cluster):
+    async def in_a_notebook():
+        with open_executor(scheduler=cluster.scheduler_info()["address"]) as executor:
+            return executor.client.submit(str, 3).result()
+
+    assert asyncio.run(in_a_notebook()) == "3"
+
+
 def test_no_scheduler_is_one_clear_error():
     with (
         pytest.raises(ClusterError, match=r"no scheduler answers at tcp://127\.0\.0\.1:1"),

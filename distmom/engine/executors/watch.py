@@ -326,7 +326,8 @@ def check_address(address: str, timeout_s: float) -> None:
         return await asyncio.wait_for(exchange(), timeout_s)
 
     try:
-        found = asyncio.run(bounded())
+        # This thread may run an event loop of its own, as in a notebook.
+        found = _in_thread(lambda: asyncio.run(bounded())).result()
     except TimeoutError:
         raise ClusterError(
             f"no scheduler answers at {address}: expected a Dask scheduler, got no reply within {timeout_s:.0f} s"
