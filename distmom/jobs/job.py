@@ -16,7 +16,6 @@ from distmom.corpus.files.storage import is_url
 from distmom.engine.directory import epochs
 from distmom.engine.directory.epochs import End
 from distmom.engine.directory.observation import ENDED, Condition, Observation
-from distmom.engine.executors import watch
 from distmom.engine.executors.connections import certified, connected
 from distmom.errors import ClusterError, UsageError
 from distmom.jobs.places import JobPlace, open_place
@@ -25,6 +24,7 @@ from distmom.jobs.remote import (
     check_versions,
     holders,
     on_scheduler,
+    restart,
     send_signal,
     signal_anywhere,
     start_driver,
@@ -192,8 +192,10 @@ class Job:
         Raises
         ------
         ClusterError
-            If the driver could not be reached: it ends when it reads the request, unless it is lost.
+            If the driver could not be reached: it ends when it reads the request, unless it is lost. Also if the
+            job has ended, but workers that run its tasks could not be restarted.
         """
+        problem = ""
         observed = Observation(self.place.records).look()
         if observed.state in ENDED:
             return self.described(observed)
@@ -201,27 +203,35 @@ class Job:
         if observed.state == "queued":
             self.place.write_end(0, End("cancelled", 130, text="cancelled before it had begun"))
         elif observed.owner is not None and not observed.owner.is_gone:
-            self._stop(observed, now)
+            problem = self._stop(observed, now)
         observed = Observation(self.place.records).look()
         if observed.state == "lost":
             # Nobody else will record it.
             self.place.write_end(observed.epoch, End("cancelled", 130, text="the driver was lost"))
+        if problem:
+            raise ClusterError(f"{self.id}: the job was cancelled, but {problem}")
         return self.described(Observation(self.place.records).look())
 
-    def _stop(self, observed: Condition, now: bool) -> None:
-        """End the driver of a job by signals, as far as it can be reached."""
+    def _stop(self, observed: Condition, now: bool) -> str:
+        """End the driver of a job by signals, as far as it can be reached; return why workers stay as they are."""
+        problem = ""
         assert observed.owner is not None
         address, accepted = self.record.scheduler, self._is_accepted
         try:
             with certified(**self._certificates()), connected(address, insecure=accepted) as client:
-                busy = on_scheduler(client, holders, name=self.id) if now else []
+                busy: list[str] = []
+                try:
+                    if now:
+                        busy = on_scheduler(client, holders, name=self.id)
+                except ClusterError as error:
+                    problem = f"no worker was restarted: {error}"
                 for number in (signal.SIGTERM, signal.SIGKILL):
                     reached = signal_anywhere(client, str(self.directory), observed.owner, number)
                     if self._has_ended(observed.epoch) or not reached:
                         break
-                if busy:
-                    watch.Watch(client, "cancel").call(
-                        client.restart_workers, busy, limit_s=watch.SILENCE_TIMEOUT_S
+                if kept := restart(client, busy):
+                    problem = (
+                        f"workers that have no nanny, or do not answer, were not restarted: {', '.join(kept)}"
                     )
         except (ClusterError, UsageError):
             # The scheduler may be gone or refused, and the driver a process of this host.
@@ -234,6 +244,7 @@ class Job:
                 f"{self.id}: process {observed.owner.pid} on host {observed.owner.host} could not be reached; "
                 "it ends when it reads the request, unless it is lost"
             )
+        return problem
 
     def _has_ended(self, epoch: int) -> bool:
         """Wait until an epoch has ended, or its process is gone; return whether it has within `GRACE_S`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import operator
 import os
 import secrets
 import socket
@@ -12,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+import numpy as np
 
 from distmom.corpus.files.records import RecordFormat, from_record
 from distmom.corpus.files.storage import is_url, place_of
@@ -120,10 +123,11 @@ def new_record(
     if not words or words[0] not in COMMANDS:
         got = repr(words[0]) if words else "none"
         raise UsageError(f"command: expected one of {', '.join(COMMANDS)}, got {got}")
-    if not 0.0 < share <= 1.0:
-        raise UsageError(f"share: expected more than 0 and at most 1, got {share}")
+    if not isinstance(share, int | float | np.number) or not 0.0 < share <= 1.0:
+        raise UsageError(f"share: expected more than 0 and at most 1, got {share!r}")
     if driver not in DRIVERS:
         raise UsageError(f"driver: expected one of {', '.join(DRIVERS)}, got {driver!r}")
+    priority, restarts = _whole("priority", priority), _whole("restarts", restarts)
     if restarts < 0:
         raise UsageError(f"restarts: expected at least 0, got {restarts}")
     for argument in words:
@@ -150,11 +154,18 @@ def new_record(
     # A host that manages a job by its URL has other files.
     paths = {} if url is not None else dict(tls or {})
     return JobRecord(
-        name, words, scheduler, str(where), str(run), url or "", share,
+        name, words, scheduler, str(where), str(run), url or "", float(share),
         priority, restarts, driver,
         {key: str(Path(path).absolute()) for key, path in paths.items() if path is not None},
         user, socket.gethostname(), now(), environment().versions(),
     )  # fmt: skip
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UsageError(f"{name}: expected a whole number, got {value!r:.60}") from None
 
 
 def write_record(run: Path, record: JobRecord) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 #: packages whose versions must be the same on scheduler and workers
 PACKAGES = ("distmom", "numpy", "scipy", "numba", "zarr")
+#: seconds within which workers are stopped, and others have taken their places
+RESTART_TIMEOUT_S = 30.0
 #: place of the index of jobs in the metadata of a scheduler
 INDEX = ["distmom", "jobs"]
 
@@ -97,7 +99,7 @@ def on_scheduler(client: Client, function: Callable[..., _R], **arguments: Any) 
         if isinstance(error, UsageError):
             raise
         raise ClusterError(
-            f"the scheduler refuses to start a driver: {error}; try --driver worker or slurm"
+            f"the scheduler refuses to run functions: {error}; try --driver worker or slurm"
         ) from error
     return found
 
@@ -256,3 +258,19 @@ def holders(dask_scheduler: Any, name: str) -> list[str]:
         if name in key:
             found |= {task.processing_on.address for task in client.wants_what if task.processing_on}
     return sorted(found)
+
+
+def restart(client: Client, workers: Sequence[str]) -> list[str]:
+    """Restart workers, and return the addresses of those on the cluster that were not restarted."""
+    if not workers:
+        return []
+    watched = Watch(client, "cancel")
+    known = watched.call(client.scheduler_info, n_workers=-1, limit_s=watch.SILENCE_TIMEOUT_S)["workers"]
+    chosen = [address for address in workers if known.get(address, {}).get("nanny")]
+    found: dict[str, str] = {}
+    if chosen:
+        found = watched.call(
+            client.restart_workers, chosen, timeout=RESTART_TIMEOUT_S, raise_for_error=False,
+            limit_s=watch.SILENCE_TIMEOUT_S,
+        )  # fmt: skip
+    return [address for address in workers if address in known and found.get(address) != "OK"]

@@ -22,7 +22,7 @@ from distmom.engine.executors.connections import insecure_allowed
 from distmom.errors import ClusterError, UsageError
 from distmom.jobs import foreground, open_job, record, remote
 from distmom.jobs.places import DirectoryPlace
-from distmom.jobs.record import new_record, write_record
+from distmom.jobs.record import new_record, parse_record, write_record
 from distmom.models import SingleTopic
 
 
@@ -167,6 +167,28 @@ def test_a_scheduler_without_tls_is_refused_where_nobody_has_accepted_it(tmp_pat
 def test_what_cannot_be_submitted_is_refused(tmp_path, arguments, message):
     with pytest.raises(UsageError, match=message):
         new_record(arguments, "tcp://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"share": "1"}, "share: expected more than 0 and at most 1, got '1'"),
+        ({"share": np.nan}, "share: expected more than 0 and at most 1, got nan"),
+        ({"priority": 1.5}, "priority: expected a whole number, got 1.5"),
+        ({"restarts": "3"}, "restarts: expected a whole number, got '3'"),
+        ({"restarts": -1}, "restarts: expected at least 0, got -1"),
+    ],
+)
+def test_numbers_of_another_kind_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        new_record(["fit", "c", "m"], "tcp://127.0.0.1:1", **options)
+
+
+def test_numbers_of_a_job_may_be_those_of_numpy():
+    options = {"share": np.float32(0.5), "priority": np.int64(2), "restarts": np.int32(1)}
+    record = new_record(["fit", "c", "m"], "tcp://127.0.0.1:1", **options)
+    read = parse_record(record.dump(), "job.json")
+    assert (read.share, read.priority, read.restarts) == (0.5, 2, 1)
 
 
 def test_paths_are_arguments_and_a_scheduler_has_an_address():

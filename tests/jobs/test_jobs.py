@@ -164,6 +164,19 @@ def test_workers_that_run_tasks_of_a_cancelled_job_can_be_restarted(place, tmp_p
             assert client.submit(int, "3").result(timeout=60) == 3
 
 
+def test_a_worker_without_nanny_that_runs_tasks_of_a_cancelled_job_is_named(place, cluster, tmp_path):
+    found = submitted(place, cluster, tmp_path)
+    with Client(cluster, set_as_default=False) as client:
+        wait_until(lambda: "in slow" in str(client.call_stack()))
+    with pytest.raises(
+        ClusterError,
+        match=r"the job was cancelled, but workers that have no nanny, .*, were not restarted: tcp://",
+    ):
+        found.cancel(now=True)
+    assert found.status()["state"] == "cancelled"
+    assert found.cancel(now=True)["state"] == "cancelled"
+
+
 def test_a_job_whose_driver_was_killed_is_lost_and_has_the_same_bits_when_resumed(place, cluster, tmp_path):
     found = submitted(place, cluster, tmp_path)
     os.kill(in_the_middle(found)["pid"], signal.SIGKILL)
@@ -304,12 +317,16 @@ def test_a_scheduler_that_refuses_calls_has_drivers_beside_its_workers(place, tm
     blocked = {"DASK_DISTRIBUTED__SCHEDULER__BLOCKED_HANDLERS": "['run_function']"}
     fit = ["fit", str(place / "corpus"), str(tmp_path / "m"), *MODEL, "--decompose-on", "client"]
     with cluster_of_processes(tmp_path, 1, preload=place / "slow.py", **blocked) as (address, _):
-        with pytest.raises(ClusterError, match=r"the scheduler refuses to start a driver: .*--driver worker"):
+        with pytest.raises(ClusterError, match=r"the scheduler refuses to run functions: .*--driver worker"):
             distmom.submit(fit, scheduler=address, directory=tmp_path / "job")
         assert not (tmp_path / "job").exists()
         found = distmom.submit(fit, scheduler=address, directory=tmp_path / "job", driver="worker")
         in_the_middle(found)
-        assert found.cancel()["state"] == "cancelled"
+        with pytest.raises(
+            ClusterError, match="cancelled, but no worker was restarted: the scheduler refuses"
+        ):
+            found.cancel(now=True)
+        assert found.status()["state"] == "cancelled"
         assert found.resume().wait(60) == 0, "\n".join(found.logs())
     assert content(tmp_path / "m") == content(place / "local")
 
