@@ -22,6 +22,7 @@ from distmom.jobs.places import JobPlace, open_place
 from distmom.jobs.record import JobRecord
 from distmom.jobs.remote import (
     check_versions,
+    check_workers,
     holders,
     on_scheduler,
     restart,
@@ -311,6 +312,7 @@ class Job:
         if self.record.driver == "slurm":
             submit_to_slurm(self.directory, self.id, scheduler, record)
         elif self.record.driver == "worker":
+            check_workers(client, str(self.directory), record)
             key = f"distmom-driver-{self.id}-{self.place.records().epoch}"
             fire_and_forget(client.submit(supervise_driver, **arguments, key=key, pure=False))
         else:

@@ -121,19 +121,42 @@ def started(
 
     With a record, the directory of the job is created, once this host has found the record where it is published.
     """
+    check_place(str(place), record)
     if record:
-        check_published(record)
         create_directory(place, record)
-    if not (place / "job.json").exists():
-        raise UsageError(
-            f"{place}: host {socket.gethostname()} does not see this directory; use one on a common file system"
-        )
     (place / "epochs").mkdir(exist_ok=True)
     with open(place / "out.txt", "ab") as out:
         return subprocess.Popen(
             driver_line(place, scheduler), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
             start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1", **variables},
         )  # fmt: skip
+
+
+def check_place(run: str, record: str = "") -> None:
+    """Check that this host sees the directory of a job, or its published record.
+
+    Raises
+    ------
+    UsageError, StoreError
+        If it does not.
+    """
+    if record:
+        check_published(record)
+    elif not (Path(run) / "job.json").exists():
+        raise UsageError(
+            f"{run}: host {socket.gethostname()} does not see this directory; use one on a common file system"
+        )
+
+
+def check_workers(client: Client, run: str, record: str = "") -> None:
+    """Check the place of a job on all workers, as `check_place` does."""
+    # The error of a driver that is started by a task would be seen by nobody.
+    found = Watch(client, "job").call(
+        client.run, check_place, run, record, on_error="return", limit_s=watch.SILENCE_TIMEOUT_S
+    )
+    for error in found.values():
+        if isinstance(error, DistmomError):
+            raise error
 
 
 def check_published(record: str) -> None:

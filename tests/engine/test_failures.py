@@ -58,6 +58,15 @@ def test_a_web_server_is_refused():
     assert "no scheduler answers" in message
 
 
+def test_a_connection_that_is_closed_without_a_message_has_a_reason(monkeypatch):
+    async def closed(address, **options):
+        raise ConnectionResetError
+
+    monkeypatch.setattr(watch, "connect", closed)
+    message = opened_within("tcp://127.0.0.1:1", 10)
+    assert message == "no scheduler answers at tcp://127.0.0.1:1: ConnectionResetError"
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize("kind", ["Worker", "Nanny"])
 def test_the_address_of_a_worker_is_refused(cluster, kind):

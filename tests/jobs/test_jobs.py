@@ -23,7 +23,7 @@ from distmom.corpus import from_arrays
 from distmom.engine import open_executor
 from distmom.engine.directory import epochs
 from distmom.engine.executors.connections import sharing
-from distmom.errors import ClusterError
+from distmom.errors import ClusterError, UsageError
 from distmom.jobs import Job, job, list_jobs
 from distmom.jobs.record import new_record, write_record
 
@@ -45,6 +45,17 @@ def slow(*arguments, accumulate=tasks._accumulate):
 # A worker may load this twice.
 if tasks._accumulate.__name__ != "slow":
     tasks._accumulate = slow
+"""
+#: hides the records of jobs from a worker
+BLIND = """
+from pathlib import Path
+
+
+def exists(path, known=Path.exists):
+    return path.name != "job.json" and known(path)
+
+
+Path.exists = exists
 """
 
 
@@ -311,6 +322,19 @@ def test_a_driver_beside_a_worker_is_ended_with_its_job(place, cluster, tmp_path
     assert found.resume().wait(120) == 0, "\n".join(found.logs())
     assert content(tmp_path / "m") == content(place / "local")
     wait_until(lambda: not tasks_of(cluster), 10)
+
+
+def test_a_driver_is_not_started_beside_workers_that_do_not_see_its_directory(place, tmp_path):
+    (tmp_path / "blind.py").write_text(BLIND)
+    with (
+        scheduler(tmp_path) as (address, _),
+        worker(tmp_path, address, "blind", "--preload", str(tmp_path / "blind.py")),
+        Client(address, set_as_default=False) as client,
+    ):
+        client.wait_for_workers(1, timeout=60)
+        with pytest.raises(UsageError, match=f"{tmp_path}/job: host .* does not see this directory"):
+            submitted(place, address, tmp_path, driver="worker")
+    assert not (tmp_path / "job").exists()
 
 
 def test_a_scheduler_that_refuses_calls_has_drivers_beside_its_workers(place, tmp_path):

@@ -336,7 +336,9 @@ def check_address(address: str, timeout_s: float) -> None:
         # The first bytes of another protocol, read as the size of a message.
         raise ClusterError(f"no scheduler answers at {address}: another service listens there") from None
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise ClusterError(f"no scheduler answers at {address}: {error}") from error
+        # A connection that is closed may have no message.
+        reason = str(error) or type(error).__name__
+        raise ClusterError(f"no scheduler answers at {address}: {reason}") from error
     # Subclasses of schedulers have other names, but all list their workers.
     if "workers" not in found:
         raise ClusterError(
