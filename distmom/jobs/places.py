@@ -19,7 +19,7 @@ from distmom.corpus.files.storage import (
 from distmom.engine.directory import epochs
 from distmom.engine.directory.epochs import END, EPOCH, LEASE, Beat, End, Owner, Records
 from distmom.errors import StoreError, UsageError
-from distmom.jobs.record import JobRecord, parse_record, read_record
+from distmom.jobs.record import JobRecord, check_directory, parse_record, read_record
 
 _T = TypeVar("_T")
 
@@ -51,7 +51,7 @@ class JobPlace(ABC):
 
     @abstractmethod
     def records(self) -> Records:
-        """Read the records of the epochs."""
+        """Read the records of the epochs; a UsageError if the directory of the job was removed."""
 
     @abstractmethod
     def output(self, start: int) -> bytes:
@@ -86,6 +86,8 @@ class DirectoryPlace(JobPlace):
         return read_record(self.directory)
 
     def records(self) -> Records:
+        # Without its directory, a job would be queued for ever.
+        check_directory(self.directory)
         return epochs.records_of(self.directory)
 
     def output(self, start: int) -> bytes:

@@ -175,6 +175,12 @@ def write_record(run: Path, record: JobRecord) -> None:
         raise UsageError(f"{run}: exists and is not empty")
 
 
+def check_directory(run: Path) -> None:
+    """Check that a directory is that of a job; a UsageError otherwise."""
+    if not (run / "job.json").exists():
+        raise UsageError(f"{run}: is not the directory of a job")
+
+
 def read_record(run: Path) -> JobRecord:
     """Read the record of a job.
 
@@ -185,8 +191,7 @@ def read_record(run: Path) -> JobRecord:
     StoreError
         If it is damaged.
     """
-    if not (run / "job.json").exists():
-        raise UsageError(f"{run}: is not the directory of a job")
+    check_directory(run)
     # Version 1 does not name the directory in which it is, and has no URL.
     entries = {"run": str(run), "url": "", **JOB.read(run / "job.json")}
     return _checked(entries, str(run / "job.json"))

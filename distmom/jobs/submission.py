@@ -158,12 +158,23 @@ def _opened(place: str) -> Job | None:
 
 
 def statuses(jobs: Iterable[Job], patience_s: float | None = None) -> list[dict[str, Any]]:
-    """Return the states of jobs (see `Job.status`), which are observed at the same time."""
+    """Return the states of jobs (see `Job.status`), which are observed at the same time.
+
+    Jobs whose directories are removed meanwhile are left out.
+    """
     observed = [(job, Observation(job.place.records, patience_s)) for job in jobs]
-    found: list[Condition] = []
     with ThreadPoolExecutor(N_REQUESTS) as threads:
         while True:
-            found = list(threads.map(lambda pair: pair[1].look(), observed))
-            if all(each.state != "unknown" for each in found):
-                return [job.described(each) for (job, _), each in zip(observed, found, strict=True)]
+            looks = threads.map(_looked, [observation for _, observation in observed])
+            found = [(job, each) for (job, _), each in zip(observed, looks, strict=True) if each is not None]
+            if all(each.state != "unknown" for _, each in found):
+                return [job.described(each) for job, each in found]
             time.sleep(max(job.place.look_s for job, _ in observed))
+
+
+def _looked(observation: Observation) -> Condition | None:
+    """Return what an observation of a job shows; None if its directory was removed."""
+    try:
+        return observation.look()
+    except UsageError:
+        return None

@@ -1,6 +1,7 @@
 """What jobs keep on disk, and what is refused; nothing here needs a cluster."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from distmom.errors import ClusterError, UsageError
 from distmom.jobs import foreground, open_job, record, remote
 from distmom.jobs.places import DirectoryPlace
 from distmom.jobs.record import new_record, parse_record, write_record
+from distmom.jobs.submission import statuses
 from distmom.models import SingleTopic
 
 
@@ -320,6 +322,20 @@ def test_a_scheduler_that_a_url_names_is_refused_without_tls(tmp_path, monkeypat
     ):
         job.resume()
     assert called == []
+
+
+def test_a_job_whose_directory_was_removed_is_not_waited_for(tmp_path):
+    for name in ("kept", "removed"):
+        given = new_record(["fit", "c", "m"], "tcp://127.0.0.1:1", directory=tmp_path / name)
+        write_record(tmp_path / name, given)
+    job, listed = open_job(tmp_path / "removed"), jobs.list_jobs(tmp_path)
+    lines = job.logs(follow=True)
+    shutil.rmtree(tmp_path / "removed")
+    for look in (lambda: job.wait(5.0), job.status, job.cancel, lambda: next(lines)):
+        with pytest.raises(UsageError, match="removed: is not the directory of a job"):
+            look()
+    assert not (tmp_path / "removed").exists()
+    assert [each["directory"] for each in statuses(listed)] == [str(tmp_path / "kept")]
 
 
 def test_a_damaged_record_does_not_hide_the_other_jobs(tmp_path, caplog):
