@@ -7,6 +7,7 @@ import shlex
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from distmom.jobs.remote import (
     check_workers,
     holders,
     on_scheduler,
+    remove_task,
     restart,
     send_signal,
     signal_anywhere,
@@ -203,6 +205,7 @@ class Job:
         self.place.request_cancel()
         if observed.state == "queued":
             self.place.write_end(0, End("cancelled", 130, text="cancelled before it had begun"))
+            self._withdraw()
         elif observed.owner is not None and not observed.owner.is_gone:
             problem = self._stop(observed, now)
         observed = Observation(self.place.records).look()
@@ -212,6 +215,23 @@ class Job:
         if problem:
             raise ClusterError(f"{self.id}: the job was cancelled, but {problem}")
         return self.described(Observation(self.place.records).look())
+
+    def _withdraw(self) -> None:
+        """Remove a driver that waits for a worker from the scheduler, as far as that can be reached."""
+        if self.record.driver != "worker":
+            return
+        # A driver that begins all the same finds that the job was cancelled.
+        with (
+            suppress(ClusterError, UsageError),
+            certified(**self._certificates()),
+            connected(self.record.scheduler, insecure=self._is_accepted) as client,
+        ):
+            remove_task(client, self._driver_key)
+
+    @property
+    def _driver_key(self) -> str:
+        """Key of the task that starts the next driver beside a worker."""
+        return f"distmom-driver-{self.id}-{self.place.records().epoch}"
 
     def _stop(self, observed: Condition, now: bool) -> str:
         """End the driver of a job by signals, as far as it can be reached; return why workers stay as they are."""
@@ -313,8 +333,7 @@ class Job:
             submit_to_slurm(self.directory, self.id, scheduler, record)
         elif self.record.driver == "worker":
             check_workers(client, str(self.directory), record)
-            key = f"distmom-driver-{self.id}-{self.place.records().epoch}"
-            fire_and_forget(client.submit(supervise_driver, **arguments, key=key, pure=False))
+            fire_and_forget(client.submit(supervise_driver, **arguments, key=self._driver_key, pure=False))
         else:
             on_scheduler(client, start_driver, **arguments)
 

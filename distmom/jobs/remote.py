@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import distributed
 import distributed.worker
-from distributed import Client
+from distributed import Client, Future
 
 from distmom.corpus.files.records import MAX_RECORD_BYTES
 from distmom.corpus.files.storage import FIRST, ObjectStorage
@@ -281,6 +281,13 @@ def holders(dask_scheduler: Any, name: str) -> list[str]:
         if name in key:
             found |= {task.processing_on.address for task in client.wants_what if task.processing_on}
     return sorted(found)
+
+
+def remove_task(client: Client, key: str) -> None:
+    """Remove a task from the scheduler, whoever wants its result."""
+    Watch(client, "cancel").call(
+        client.cancel, [Future(key, client)], force=True, limit_s=watch.SILENCE_TIMEOUT_S
+    )
 
 
 def restart(client: Client, workers: Sequence[str]) -> list[str]:

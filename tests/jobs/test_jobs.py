@@ -324,6 +324,14 @@ def test_a_driver_beside_a_worker_is_ended_with_its_job(place, cluster, tmp_path
     wait_until(lambda: not tasks_of(cluster), 10)
 
 
+def test_a_driver_that_waits_for_a_worker_is_removed_with_its_job(place, tmp_path):
+    with scheduler(tmp_path) as (address, _):
+        found = submitted(place, address, tmp_path, driver="worker")
+        wait_until(lambda: tasks_of(address), 10)
+        assert found.cancel()["state"] == "cancelled"
+        assert tasks_of(address) == []
+
+
 def test_a_driver_is_not_started_beside_workers_that_do_not_see_its_directory(place, tmp_path):
     (tmp_path / "blind.py").write_text(BLIND)
     with (
