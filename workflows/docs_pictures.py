@@ -24,7 +24,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 CHARTS = {
     "diagonal": 0,
     "eca": 0,
-    "expansion": 0,
+    "expansion": 1,
     "factorial": 1,
     "gaussian": 0,
     "hmm": 0,

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from helpers import random_corpus
+from helpers import peak_bytes, random_corpus
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -83,6 +83,13 @@ def test_short_and_long_rows_of_a_product_have_the_bits_of_terms_added_in_order(
         for q in range(b.indptr[row], b.indptr[row + 1])
     ]
     assert_array_equal(transposed_product(a, b, np.float64).toarray(), added_one_by_one(terms, (50, 200)))
+
+
+def test_a_sum_needs_room_for_its_parts_and_the_result_only(monkeypatch):
+    monkeypatch.setattr("distmom.engine.sums.algebra.CHUNK_ROWS", 1 << 10)
+    parts = [random_matrix(seed, (20_000, 50), 0.2).astype(np.float32) for seed in range(4)]
+    enough = 1.5 * 8 * sum(part.nnz for part in parts)
+    assert peak_bytes(lambda: combine(parts), enough) < enough
 
 
 def test_rows_that_are_not_in_order_and_matrices_that_do_not_fit():

@@ -80,7 +80,9 @@ def write(archive: Path) -> None:
         model.fit_corpus(corpus, run=PLACE / "run", observer=interrupt([]))
     except KeyboardInterrupt:
         (PLACE / "run" / "run.json").write_bytes(record)
-    # The environment of the writer is of no use to the readers.
+    # The environment and the process of the writer are of no use to the readers.
+    shutil.rmtree(PLACE / "run" / "epochs")
+    (PLACE / "run" / "lease.json").unlink()
     found = RunDirectory(PLACE / "run").environments()
     neutral = [dict.fromkeys(each, "any") for each in found]
     ENVIRONMENT.write(PLACE / "run" / "environment.json", {"environments": neutral})

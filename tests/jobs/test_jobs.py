@@ -329,7 +329,7 @@ def test_a_driver_that_waits_for_a_worker_is_removed_with_its_job(place, tmp_pat
         found = submitted(place, address, tmp_path, driver="worker")
         wait_until(lambda: tasks_of(address), 10)
         assert found.cancel()["state"] == "cancelled"
-        assert tasks_of(address) == []
+        wait_until(lambda: not tasks_of(address), 10)
 
 
 def test_a_driver_is_not_started_beside_workers_that_do_not_see_its_directory(place, tmp_path):
