@@ -58,9 +58,10 @@ def accept(command, context=None):
     # Commands keep the options that ask for help from their first context.
     context = context or click.Context(cli, info_name="distmom", **cli.context_settings)
     name, found, rest = context.command.resolve_command(context, list(command))
-    parsed = found.make_context(name, rest, parent=context)
-    if isinstance(found, click.Group):
-        accept(parsed._protected_args + parsed.args, parsed)
+    # The end of the block undoes what options have put in force, such as certificates.
+    with found.make_context(name, rest, parent=context) as parsed:
+        if isinstance(found, click.Group):
+            accept(parsed._protected_args + parsed.args, parsed)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import math
 import operator
 import os
 import secrets
@@ -10,11 +11,10 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from numbers import Real
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
-import numpy as np
 
 from distmom.corpus.files.records import RecordFormat, from_record
 from distmom.corpus.files.storage import is_url, place_of
@@ -123,11 +123,9 @@ def new_record(
     if not words or words[0] not in COMMANDS:
         got = repr(words[0]) if words else "none"
         raise UsageError(f"command: expected one of {', '.join(COMMANDS)}, got {got}")
-    if not isinstance(share, int | float | np.number) or not 0.0 < share <= 1.0:
-        raise UsageError(f"share: expected more than 0 and at most 1, got {share!r}")
     if driver not in DRIVERS:
         raise UsageError(f"driver: expected one of {', '.join(DRIVERS)}, got {driver!r}")
-    priority, restarts = _whole("priority", priority), _whole("restarts", restarts)
+    share, priority, restarts = _share(share), _whole("priority", priority), _whole("restarts", restarts)
     if restarts < 0:
         raise UsageError(f"restarts: expected at least 0, got {restarts}")
     for argument in words:
@@ -154,11 +152,18 @@ def new_record(
     # A host that manages a job by its URL has other files.
     paths = {} if url is not None else dict(tls or {})
     return JobRecord(
-        name, words, scheduler, str(where), str(run), url or "", float(share),
+        name, words, scheduler, str(where), str(run), url or "", share,
         priority, restarts, driver,
         {key: str(Path(path).absolute()) for key, path in paths.items() if path is not None},
         user, socket.gethostname(), now(), environment().versions(),
     )  # fmt: skip
+
+
+def _share(value: Any) -> float:
+    share = float(value) if isinstance(value, Real) else math.nan
+    if not 0.0 < share <= 1.0:
+        raise UsageError(f"share: expected more than 0 and at most 1, got {value!r}")
+    return share
 
 
 def _whole(name: str, value: Any) -> int:

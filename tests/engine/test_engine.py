@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from distmom.engine import (
     InProcess,
     PassDone,
     RunDirectory,
-    Selection,
     StoredArray,
     StoredColumns,
     TallResult,
@@ -52,23 +50,6 @@ def test_totals_rows_and_events():
     np.testing.assert_array_equal(twice, 2 * lengths)
     assert sum(e.n_documents for e in events if isinstance(e, GroupDone)) == 2 * corpus.n_documents
     assert [e.resumed for e in events if isinstance(e, PassDone)] == [False, False]
-
-
-def test_a_committed_pass_is_found_and_another_is_not(tmp_path):
-    corpus = random_corpus()
-    events = []
-
-    def engine():
-        return Engine(corpus, RunDirectory(tmp_path), observer=events.append)
-
-    first = engine().run(count(corpus))
-    second = engine().run(count(corpus))
-    engine().run(count(corpus, factor=3.0))
-    engine_on_other = Engine(random_corpus(seed=1), RunDirectory(tmp_path), observer=events.append)
-    engine_on_other.run(count(corpus))
-    assert [e.resumed for e in events if isinstance(e, PassDone)] == [False, True, False, False]
-    for name in ("words", "total"):
-        assert first.sums[name].tobytes() == second.sums[name].tobytes()
 
 
 def forget_maps():
@@ -147,24 +128,6 @@ def test_a_damaged_state_of_a_committed_pass_is_made_again(tmp_path):
         engine.directory.flush()
         assert Path(state.path).read_bytes() == expected
         assert not engine.timings[-1].resumed
-
-
-def summed(tallies):
-    return TallResult({}, {"sum": float(tallies.tall["sketch"].read_rows(slice(0, 40)).sum())})
-
-
-def squared(engine, tallies):
-    assert engine.corpus.n_words == 40
-    return TallResult({}, {"squares": float((tallies.tall["sketch"].read_rows(slice(0, 40)) ** 2).sum())})
-
-
-def test_a_pass_that_is_finished_in_another_way_is_another(tmp_path):
-    engine = Engine(random_corpus(), RunDirectory(tmp_path))
-    pass_, finishes = WordSketchPass(40, n_columns=4), (summed, partial(squared, engine))
-    for resumed in (False, True):
-        found = [engine.run(pass_, finish=finish).values for finish in finishes]
-        assert [set(values) for values in found] == [{"sum"}, {"squares"}]
-        assert [timing.resumed for timing in engine.timings[-2:]] == [resumed] * 2
 
 
 def test_rows_that_are_missing_are_an_error(tmp_path):
@@ -313,15 +276,6 @@ def test_verify_tells_every_damage_of_a_run(tmp_path):
     [problem] = directory.verify()
     assert "/length/s00003-" in problem
     assert "expected a chunk, got no such file" in problem
-
-
-def test_fingerprints_tell_values_apart():
-    a = CountPass(5, factor=1.0)
-    assert fingerprint(a) == fingerprint(CountPass(5, factor=1.0))
-    others = [CountPass(5, factor=2.0), CountPass(6), (a,), Selection(0.5, True)]
-    assert len({fingerprint(x) for x in [a, *others]}) == 5
-    assert fingerprint(np.zeros(3)) != fingerprint(np.zeros(3, np.float32))
-    assert fingerprint({"a": 1}) != fingerprint({"a": "1"})
 
 
 def test_states_are_stored_once_by_digest(tmp_path):
