@@ -15,6 +15,12 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 WORKFLOWS = Path(__file__).parents[1] / "workflows"
 
 
+def pytest_configure(config):
+    # Processes that share the processors must not each start a thread of BLAS for every processor.
+    if config.getoption("numprocesses", None):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 @pytest.fixture(scope="session")
 def real_data():
     """The folder of real data sets, which a clone does not carry."""

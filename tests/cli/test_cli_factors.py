@@ -102,6 +102,7 @@ def test_all_of_the_models_options_and_a_report(law, views, run, tmp_path):
 
 
 @pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.cluster)])
+@pytest.mark.slow
 def test_an_interrupted_fit_resumes_with_the_same_bits(workers, views, fitted, run, tmp_path, monkeypatch):
     source = ("mixed.npy", tmp_path / "m", "--groups", "mixed-groups.npy")
     monkeypatch.chdir(views)

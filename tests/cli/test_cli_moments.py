@@ -80,10 +80,8 @@ def passes(err):
     return [(line.partition(":")[0], line.endswith("found committed")) for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("expected", "workers", "again"),
-    [("kept", "2", "same"), pytest.param("more", "0", "resume", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("expected", "workers", "again"), [("kept", "2", "same"), ("more", "0", "resume")])
 def test_interrupted_moments_go_on_and_have_the_same_bits(large, tmp_path, expected, workers, again):
     kind = OPTIONS if expected == "kept" else ("--like", str(large / "kept"))
     command = ["moments", str(large / "corpus"), str(tmp_path / "m"), *kind, "--workers", workers]

@@ -88,7 +88,8 @@ def test_a_refused_resume_keeps_the_groups_that_were_finished(run, large, tmp_pa
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
-@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.slow), "2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["0", "2"])
 def test_an_interrupted_fit_says_how_to_go_on_and_that_gives_the_same_bits(workers, large, tmp_path):
     corpus, expected = large
     command = ["fit", str(corpus), str(tmp_path / "m"), "-k", "10", "--head", "linear", "--workers", workers]

@@ -107,6 +107,7 @@ SAMPLES = {"labels": (117, -690), "predict": (103, 12)}
 
 
 @pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.slow
 def test_commands_that_end_at_some_steps_are_completed_or_resumed(place, tmp_path, name):
     every, first = SAMPLES[name]
     result = tried(place, tmp_path, name, False, every, first)

@@ -157,6 +157,7 @@ def test_an_interrupted_upload_is_no_output_and_is_repaired(predict, bucket, run
 
 
 @pytest.mark.parametrize("command", ["predict", "fit"])
+@pytest.mark.slow
 def test_objects_of_an_upload_that_was_killed_are_removed(command, place, bucket, run, s3, tmp_path):
     """The same command, or the resumed run, uploads again; what lies below neighbouring URLs is left alone."""
     arguments = {

@@ -53,6 +53,7 @@ def tried(place, source, *, is_replaced=False, every=1, first=0):
     return tried_apart(Spec([*command, *own], str(place / "folder"), ["c"], before, every, first))
 
 
+@pytest.mark.slow
 def test_ingests_that_end_at_some_steps_are_completed_by_the_same_command(tmp_path):
     result = tried(tmp_path, "documents", every=71, first=3)
     assert result["failures"] == []

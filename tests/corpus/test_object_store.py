@@ -190,6 +190,7 @@ def test_a_damaged_source_makes_no_copy(corpus, s3, bucket, tmp_path):
     assert not (tmp_path / "copy").exists()
 
 
+@pytest.mark.slow
 def test_every_deleted_truncated_or_altered_object_is_found(s3, bucket, tmp_path):
     corpus = from_arrays(tmp_path / "corpus", *matrices(20))
     url = f"s3://{bucket}/c"

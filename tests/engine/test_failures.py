@@ -329,7 +329,8 @@ components.decompose_moments = core.decompose_moments = witnessed(core.decompose
 """
 
 
-@pytest.mark.parametrize("place", ["scheduler", pytest.param("client", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["scheduler", "client"])
 def test_the_decomposition_runs_where_it_is_asked_for(tmp_path, monkeypatch, place):
     """Scheduler, workers and client are processes of their own."""
     block = planted_corpus(600, d=120, n_labels=12, k=4, shard_documents=600)[2].read_shard(0)

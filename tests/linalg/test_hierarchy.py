@@ -67,6 +67,7 @@ def test_an_exact_covariance_gives_back_all_levels(make):
     assert len(levels) == 2
 
 
+@pytest.mark.slow
 def test_errors_fall_with_the_root_of_the_number_of_rows():
     loadings = [crossed(6, 3, 5), tree(2, 4)]
     covariances, _ = population(loadings, np.eye(2))

@@ -158,6 +158,7 @@ def test_sums_of_noise_of_blocks_add_up():
 
 
 @pytest.mark.parametrize("noisy", [False, True], ids=["views", "one view"])
+@pytest.mark.slow
 def test_errors_of_samples_fall_with_the_root_of_their_number(noisy):
     loadings = sparse_loadings(24, 1)
     responses = np.linalg.inv(np.eye(3) - WEIGHTS)

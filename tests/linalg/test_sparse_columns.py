@@ -208,6 +208,7 @@ def test_projections_find_columns_of_certified_programs_in_any_order_of_the_rows
     assert n_certified >= 3
 
 
+@pytest.mark.slow
 def test_errors_of_projections_are_of_the_size_of_the_noise():
     matrix = bernoulli_gaussian(100, 5, 0.2, 1)
     matrix /= np.linalg.norm(matrix, axis=0)

@@ -70,6 +70,7 @@ def test_groups_of_contexts_keep_mixtures():
     assert (grouped(np.eye(60), mean, 60) == np.eye(60)).all()
 
 
+@pytest.mark.slow
 def test_errors_of_anchor_words_by_divergence_fall_with_the_root_of_the_number_of_documents():
     topics, errors = anchored(200, 4, seed=1), {}
     population = TopicPopulation(np.full(4, 0.2), topics)

@@ -29,6 +29,7 @@ def test_cross_validation_takes_texts_and_lists_of_names(data):
     assert model.fit(train, y_train).score(test, y_test) > 0.8
 
 
+@pytest.mark.slow
 def test_fitted_models_work_in_other_processes_of_joblib(data):
     """joblib sends mapped arrays by the name of their file, and those of the fit are gone."""
     rows = np.random.default_rng(0).laplace(size=(400, 6))

@@ -140,6 +140,7 @@ def test_an_unknown_alpha0_of_an_exact_population_is_found(alpha0):
     assert_allclose(model.alpha_, alpha[of], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_unknown_alpha0_is_nearer_with_more_documents():
     noise = np.vstack([np.eye(15), -np.eye(15)])
 

@@ -33,7 +33,7 @@ def names_of(timings):
 
 
 @pytest.mark.parametrize("effort", EFFORTS)
-@pytest.mark.parametrize("n_labels", [30, 1100])
+@pytest.mark.parametrize("n_labels", [30, pytest.param(1100, marks=pytest.mark.slow)])
 def test_an_effort_makes_the_planned_passes(effort, n_labels, fitted, corpus):
     if n_labels == 30:
         model = fitted[effort]

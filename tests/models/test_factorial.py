@@ -132,6 +132,7 @@ def test_without_an_offset_the_means_of_the_steps_give_those_of_the_chains():
 
 
 @pytest.mark.parametrize("windows", ["first", "all"])
+@pytest.mark.slow
 def test_errors_fall_with_the_root_of_the_number_of_sequences(windows):
     chains = planted(2, 5, seed=3, stationary=windows == "all")
     length = 3 if windows == "first" else 20

@@ -96,6 +96,7 @@ def test_with_another_alpha0_topics_are_wrong_and_proportions_disagree(orders, s
 
 
 @pytest.mark.parametrize("orders", ["4", "both"])
+@pytest.mark.slow
 def test_errors_fall_with_the_root_of_the_number_of_documents(orders):
     sizes, errors, shares = np.array([1000, 4000, 16000]), [], []
     expected = np.arange(1, 5) ** -0.5 / (np.arange(1, 5) ** -0.5).sum()
@@ -116,6 +117,7 @@ def test_errors_fall_with_the_root_of_the_number_of_documents(orders):
 
 
 @pytest.mark.parametrize(("alpha0", "expected"), [(1.0, (0.049, 0.049, 0.049)), (5.0, (0.098, 0.102, 0.107))])
+@pytest.mark.slow
 def test_the_fourth_order_is_not_more_accurate_than_the_third(alpha0, expected):
     """The errors that docs/topics.md reports: 1,000 documents, averages of five seeds."""
     errors = {"3": [], "both": [], "4": []}

@@ -77,6 +77,7 @@ def test_an_exact_population_gives_back_the_parameters_by_rotations(d, k, option
         assert model.diagnostics_["asymmetry"] < 1e-10
 
 
+@pytest.mark.slow
 def test_the_average_of_rotations_is_better_than_one_and_nearly_as_good_as_an_estimate_of_the_noise():
     true = gaussian_population(9, 3, scale=1.0)
     errors = {}

@@ -105,6 +105,7 @@ def test_both_orders_complete_each_other(caplog):
     assert matched_topics(model.components_, TOPICS)[0] < 1e-10
 
 
+@pytest.mark.slow
 def test_errors_fall_with_the_root_of_the_number_of_documents():
     sizes, errors = np.array([1000, 4000, 16000]), {"3": [], "4": []}
     for n in sizes:
@@ -127,6 +128,7 @@ def test_the_number_of_topics_may_be_found():
     assert matched_topics(model.components_, topics)[0] < 0.1
 
 
+@pytest.mark.slow
 def test_the_third_order_is_more_accurate_for_skewed_amounts():
     errors = {"3": [], "both": [], "4": []}
     for seed in range(4):

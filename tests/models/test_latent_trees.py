@@ -126,6 +126,7 @@ def test_leaves_of_real_vectors_with_units_of_their_own_are_fitted():
     assert parents == Tree.parse(text).parents
 
 
+@pytest.mark.slow
 def test_errors_fall_with_the_root_of_the_number_of_rows():
     truth, errors = Truth(*QUARTET[1:], 2, (3, 3, 3, 3), seed=4), []
     for n in (6_000, 96_000):

@@ -190,6 +190,7 @@ def test_an_exact_population_stays_as_it_is():
     assert max(truth.errors(model)) < 1e-9
 
 
+@pytest.mark.slow
 def test_em_lowers_the_errors_of_leaves_and_edges():
     truth, errors = Truth(*GROUPED[1:], 2, (4,) * 8, seed=3), []
     for seed in range(8):

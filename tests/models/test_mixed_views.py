@@ -185,6 +185,7 @@ def test_errors_are_those_of_the_documentation_and_fall_with_the_root_of_the_num
         assert found["shares", 64_000, alpha0][3] > found["shares", 64_000, ""][3]
 
 
+@pytest.mark.slow
 def test_errors_of_an_alpha0_that_is_found_fall_with_the_root_of_the_number_of_rows():
     found = []
     for n in (8_000, 128_000):
@@ -194,6 +195,7 @@ def test_errors_of_an_alpha0_that_is_found_fall_with_the_root_of_the_number_of_r
     assert 2.0 < found[0] / found[1] < 8.0
 
 
+@pytest.mark.slow
 def test_the_residual_of_many_rows_is_least_near_the_true_alpha0():
     """The range that docs/multiview.md states."""
     for seed in range(4):

@@ -97,6 +97,7 @@ def test_large_files_are_transferred_in_parts(model, corpus, url, tmp_path, monk
         assert scores(load_model(url), corpus) == scores(model, corpus)
 
 
+@pytest.mark.slow
 def test_every_damaged_object_is_found_before_use(model, s3, bucket, url):
     model.save(url)
     kinds = cycle(["flipped", "short", "long", "missing", "flipped"])

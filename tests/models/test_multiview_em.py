@@ -107,6 +107,7 @@ def test_the_correction_gives_back_an_exact_population_where_em_does_not():
     assert model.diagnostics_["corrected"]
 
 
+@pytest.mark.slow
 def test_corrected_errors_fall_with_the_root_of_the_number_of_rows():
     _, means, weights = overlapping()
     population = MixedViewPopulation(means, weights, [("bits", 4)] * 3)

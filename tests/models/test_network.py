@@ -143,6 +143,7 @@ def sample(n, seed, A, noise=0.6):
 
 
 @pytest.mark.parametrize("views", ["one", "several"])
+@pytest.mark.slow
 def test_errors_of_samples_fall_with_the_root_of_the_number_of_rows(views):
     A, medians = loadings_of(6), []
     for n in (4_000, 64_000):

@@ -156,7 +156,7 @@ def test_the_exponent_is_that_of_the_best_value():
     assert gains[choice.exponent] > gains[0.0] + 0.01
 
 
-@pytest.fixture(scope="module", params=[40, 1010])
+@pytest.fixture(scope="module", params=[40, pytest.param(1010, marks=pytest.mark.slow)])
 def split(request):
     """Training and test documents with labels of very unequal frequency, also so many that a sum is chosen."""
     rng, n = np.random.default_rng(0), 2400

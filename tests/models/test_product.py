@@ -105,6 +105,7 @@ def test_an_exact_population_gives_back_the_parameters(decomposition):
 
 
 @pytest.mark.parametrize("n_em_iter", [0, 10])
+@pytest.mark.slow
 def test_errors_fall_with_the_root_of_the_number_of_documents(n_em_iter):
     errors = []
     for n in (4_000, 64_000):

@@ -83,6 +83,7 @@ def test_an_exact_population_gives_back_third_moments_of_shares():
     assert_allclose(model.shares_third_[np.ix_(order, order, order)], third, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_errors_fall_with_the_root_of_the_number_of_documents():
     sizes, errors = np.array([1000, 4000, 16000]), []
     for n in sizes:

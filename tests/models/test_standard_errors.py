@@ -49,6 +49,7 @@ def binary(rng, states):
     ],
     ids=["spherical", "spherical-em", "spherical-wide", "diagonal", "views", "product"],
 )
+@pytest.mark.slow
 def test_standard_errors_are_as_large_as_the_errors(model, draw):
     """Errors over standard errors have a spread of about one, over components, columns and seeds."""
     ratios, shares = [], []

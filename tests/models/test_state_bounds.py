@@ -127,6 +127,7 @@ def draws(n, n_draws, length=6, n_words=4):
     return errors, bounds
 
 
+@pytest.mark.slow
 def test_states_keep_their_bounds_and_both_fall_with_the_root_of_the_number_of_documents():
     mean, limits = {}, {}
     for n in (10**7, 10**11):

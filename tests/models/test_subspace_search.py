@@ -158,7 +158,7 @@ def test_a_sketch_is_as_accurate_as_the_whole_second_moment():
 
 
 def test_no_matrix_of_all_columns_is_formed():
-    d = 3_000
+    d = 1_200
     true = population(d, 1, [0.6, 0.4], 0.01)
     corpus = RowCorpus(true.sample(400, 0).X, shard_rows=50)
     model, matrix = SubspaceSearch(2, dimension=1), 8 * d**2

@@ -79,6 +79,7 @@ def test_covariances_are_those_of_the_first_rows_of_one_sample(experiments, monk
         np.testing.assert_allclose(covariance, np.cov(sample[:n].T, bias=True), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_table_has_averages_beside_the_numbers_of_the_paper(experiments, monkeypatch, tmp_path, capsys):
     draw = experiments.hierarchy
     monkeypatch.setattr(experiments, "hierarchy", lambda gap, seed: draw(gap, seed, (60, 6, 2)))

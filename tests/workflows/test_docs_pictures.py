@@ -27,6 +27,7 @@ def test_every_page_of_a_model_has_a_picture(docs_pictures):
         assert f"](images/{name}.svg)" in (DOCS / f"{name}.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_pictures_are_those_of_their_examples(docs_pictures, tmp_path):
     for name in docs_pictures.CHARTS:
         stored = (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8")
