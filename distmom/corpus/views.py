@@ -176,7 +176,7 @@ class ViewCorpus:
             self._groups = ArrayFile.find(groups)
             layout = _layout_of_file(self._groups)
         else:
-            self._groups = layout = _layout(groups, "groups")
+            self._groups = layout = layout_of(groups, "groups")
         if layout.starts[-1] != self.n_rows:
             of = self._groups.path if isinstance(self._groups, ArrayFile) else "groups"
             raise InputError.at(
@@ -344,16 +344,17 @@ def _checked_rows(X: Any, name: str) -> Any:
     return csr_array(matrix, dtype=np.float64) if sparse.issparse(matrix) else matrix
 
 
-def _layout(groups: Any, name: str) -> Layout:
-    """Sort rows by group; InputError if the groups are not a vector."""
+def layout_of(groups: Any, name: str) -> Layout:
+    """Sort rows by group; InputError if the groups are not a vector of numbers or of strings."""
     labels = as_array(groups, name)
     if labels.ndim != 1:
         raise InputError.at(name, None, "shape", "one group for every row", str(labels.shape))
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        row = int(np.argmax(~np.isfinite(labels)))
+    missing = _missing(labels)
+    if missing.any():
+        row = int(np.argmax(missing))
         raise InputError.at(name, None, f"group of row {row}", "a number or a string", str(labels[row]))
-    runs = _run_starts(labels)
     try:
+        runs = _run_starts(labels)
         _, first, codes = np.unique(labels[runs[:-1]], return_index=True, return_inverse=True)
     except TypeError as error:
         got = ", ".join(sorted({type(label).__name__ for label in labels.tolist()}))
@@ -368,9 +369,22 @@ def _layout(groups: Any, name: str) -> Layout:
     return Layout(order, starts, labels[order[starts[:-1]]])
 
 
+def _missing(labels: np.ndarray) -> np.ndarray:
+    """Return which labels are no groups: numbers and dates that are not finite; None and NaN among objects."""
+    if labels.dtype.kind == "f":
+        return np.asarray(~np.isfinite(labels))
+    if labels.dtype.kind in "mM":
+        return np.asarray(np.isnat(labels))
+    if labels.dtype.kind != "O":
+        return np.zeros(len(labels), bool)
+    return np.array(
+        [label is None or (isinstance(label, float) and label != label) for label in labels], bool
+    )
+
+
 @lru_cache(maxsize=2)
 def _layout_of_file(file: ArrayFile) -> Layout:
-    return _layout(file.load(), file.path)
+    return layout_of(file.load(), file.path)
 
 
 def _run_starts(labels: np.ndarray) -> np.ndarray:

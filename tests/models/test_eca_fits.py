@@ -202,9 +202,7 @@ def test_wrong_data_are_refused(sample):
     ):
         ECA(3).fit(views.X)
     mixed = np.array([None, *views.groups[1:]], dtype=object)
-    with pytest.raises(
-        InputError, match=r"groups: type of the groups: expected numbers, or strings, got NoneType, int"
-    ):
+    with pytest.raises(InputError, match=r"groups: group of row 0: expected a number or a string, got None"):
         ECA(3).fit(views.X, groups=mixed)
     with pytest.raises(NumericalError, match="is zero, as where all rows are equal"):
         ECA(3).fit(np.ones((32, 4)), groups=np.arange(32) // 4)

@@ -148,7 +148,7 @@ def weak_truth(k=2):
 
 
 def chosen(model, tree, leaves):
-    """Return the triples that a fit to rows chose, leaves numbered from 1."""
+    """Return the triples that a fit to rows or to a corpus chose, leaves numbered from 1."""
     found = []
 
     def choosing(*arguments):
@@ -157,7 +157,8 @@ def chosen(model, tree, leaves):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(estimator, "choose_triples", choosing)
-        model.set_params(tree=tree, decompose_on="client").fit(leaves)
+        model.set_params(tree=tree, decompose_on="client")
+        (model.fit_corpus if isinstance(leaves, RowCorpus) else model.fit)(leaves)
     return [tuple(leaf + 1 for leaf in triple) for triple in found[-1]]
 
 
@@ -207,6 +208,16 @@ def test_a_wide_leaf_of_noise_is_not_chosen_for_correlations_by_chance():
     leaves[0] = rng.normal(size=(n, 100))
     triples = chosen(LatentTree(2), "((1,2,3),4,5)", leaves)
     assert all(1 not in triple for triple in triples)
+
+
+def test_the_choice_in_an_exact_population_allows_for_no_sampling_errors():
+    truth = Truth((-1, 0), (1, 1, 1, 0, 0), 2, (6, 2, 2, 2, 2))
+    for leaf, chance in enumerate((0.9, 0.85, 0.85, 0.8, 0.8)):
+        n = truth.levels[leaf] // 2
+        truth.leaves[leaf] = np.repeat([[chance, 1.0 - chance], [1.0 - chance, chance]], n, axis=1) / n
+    # The widest leaf shows the states best; 96 rows that were drawn would not reveal it.
+    model = LatentTree(2, widths=truth.levels)
+    assert chosen(model, "((1,2,3),4,5)", truth.population()) == [(4, 5, 1), (1, 2, 3)]
 
 
 def test_equal_leaves_are_taken_in_the_order_of_their_distances_and_numbers():
@@ -266,7 +277,7 @@ def test_the_plan_holds_for_the_widest_leaves():
     model = LatentTree(2, tree=GROUPED[0], widths=widths)
     passes = {p.name: p for p in model.plan(corpus, n_workers=1).passes}
     d = sum(widths)
-    assert passes["pairs"].sums_bytes == 8 * (d * d + d + 1)
+    assert passes["pairs"].sums_bytes == 8 * (d * d + d + 2)
     assert passes["triples"].sums_bytes == 8 * (3 * 40 * 40 * 3 + 1)
     # Execution compares every pass with the plan.
     model.fit_corpus(corpus)

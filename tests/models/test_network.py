@@ -188,6 +188,30 @@ def test_the_units_of_the_columns_do_not_matter():
     assert_allclose(other.transform(rows * units) * signs, model.transform(rows), atol=1e-6)
 
 
+def test_the_units_of_the_columns_of_several_views_do_not_matter():
+    A, rng = loadings_of(6), np.random.default_rng(0)
+    h = np.repeat(nodes_of((rng.exponential(size=(5_000, 3)) - 1.0) * DEVIATIONS), 4, axis=0)
+    rows, groups = h @ A.T + 0.5 * rng.standard_normal((20_000, 18)), np.repeat(np.arange(5_000), 4)
+    units = 10.0 ** np.resize(np.arange(-6, 7), 18)
+    model, other = (
+        LatentNetwork(3, views="several").fit(given, groups=groups) for given in (rows, rows * units)
+    )
+    signs = np.sign((other.components_ / units * model.components_).sum(axis=1))
+    assert_allclose(other.adjacency_ * np.outer(signs, signs), model.adjacency_, atol=1e-8)
+    assert_allclose(other.components_ / units * signs[:, None], model.components_, atol=1e-8)
+    assert_allclose(other.noise_variance_ / units**2, model.noise_variance_, atol=1e-8)
+    assert_allclose(model.noise_variance_, 0.25, rtol=0.1)
+    assert_allclose(other.transform(rows * units) * signs, model.transform(rows), atol=1e-6)
+    # Columns that do not vary have no loadings and no weight.
+    still = np.hstack([rows, np.full((20_000, 1), 3.0), np.zeros((20_000, 1))])
+    wide = LatentNetwork(3, views="several").fit(still, groups=groups)
+    assert_allclose(wide.components_[:, :18], model.components_, atol=0.02)
+    assert not wide.components_[:, 18:].any()
+    assert_allclose(wide.transform(still), model.transform(rows), atol=0.1)
+    with pytest.raises(NumericalError, match=r"the squares of column 0 .* overflow, .*: scale the rows"):
+        LatentNetwork(3, views="several").fit(rows * 1e200, groups=groups)
+
+
 def test_shards_and_groups_in_any_order_change_nothing():
     A = loadings_of(4)
     rows = sample(3_000, 0, A)[1]
@@ -236,6 +260,19 @@ def test_what_cannot_be_fitted_is_refused():
         LatentNetwork(2).fit(rows, groups=np.zeros(300))
     with pytest.raises(InputError, match="groups: expected 300, one per row, got 2"):
         LatentNetwork(2, views="several").fit(rows, groups=[0, 1])
+    with pytest.raises(UsageError, match="views: expected one of one, several, got 'two'"):
+        LatentNetwork(2, views="two").fit(rows)
+    numbers = np.arange(300) // 3
+    for groups, message in (
+        (np.where(numbers == 1, np.nan, numbers), "group of row 3: expected a number or a string, got nan"),
+        (np.where(numbers == 1, None, numbers), "group of row 3: expected a number or a string, got None"),
+        ([1, "a"] * 150, "type of the groups: expected numbers, or strings, got int, str"),
+        (numbers[:, None], r"shape: expected one group for every row, got \(300, 1\)"),
+        (3, r"shape: expected one group for every row, got \(\)"),
+    ):
+        given = np.array(groups, dtype=object) if isinstance(groups, list) else groups
+        with pytest.raises(InputError, match=f"groups: {message}"):
+            LatentNetwork(2, views="several").fit(rows, groups=given)
     with pytest.raises(InputError, match="groups of at least 3 rows, got at most 2"):
         LatentNetwork(2, views="several").fit(rows, groups=np.repeat(np.arange(150), 2))
     with pytest.raises(UsageError, match="expected 'several' with more than 2000 columns"):

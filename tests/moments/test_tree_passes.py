@@ -35,7 +35,7 @@ def test_moments_in_one_pass_and_in_two_are_averages_over_rows(kind):
     both, pairs = make(leaves=LEAVES), make()
     triples = make(leaves=LEAVES, with_pairs=False, n_products=12)
     assert [each.name for each in (both, pairs, triples)] == ["moments", "pairs", "triples"]
-    assert set(pairs.specs()) == {"means", "pairs", "mass"}
+    assert set(pairs.specs()) == {"means", "pairs", "sampled", "mass"}
     assert set(triples.specs()) == {"triples_0", "triples_1", "mass"}
     with open_engine(corpus_of(kind)) as engine:
         one, first, second = (engine.run(each).sums for each in (both, pairs, triples))

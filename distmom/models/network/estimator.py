@@ -15,10 +15,18 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.corpus.rows import as_array
+from distmom.corpus.views import layout_of
 from distmom.engine import StoredRows
 from distmom.errors import InputError, UsageError
-from distmom.models.network.fitting import NetworkState, OneView, network_of_rows, network_of_views, one_view
+from distmom.models.network.fitting import (
+    NetworkState,
+    OneView,
+    network_of_rows,
+    network_of_views,
+    one_view,
+    scale_of_views,
+    variances_of_views,
+)
 from distmom.moments.rows.gaussian import RowCovariancePass
 from distmom.moments.rows.one_view import OneViewPass
 from distmom.moments.views.moments import ViewMeanPass, ViewMomentsPass
@@ -148,17 +156,18 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         NumericalError
             If the moments carry fewer latent variables than requested, or their noises are not skewed.
         """
+        self.check_parameters()
         if (groups is None) != (self.views == "one"):
             expected = "none with views='one'" if groups is not None else "one per row with views='several'"
             raise UsageError(f"LatentNetwork.fit: groups: expected {expected}")
         rows = checked_dense(X, 2)
         if groups is None:
             return self.fit_corpus(corpus_of_rows(X, rows))
-        numbers = np.unique(as_array(groups, "groups"), return_inverse=True)[1]
-        if len(numbers) != len(rows):
-            raise InputError(f"groups: expected {len(rows)}, one per row, got {len(numbers)}")
-        order = np.argsort(numbers, kind="stable")
-        return self.fit_corpus(corpus_of_rows(X, rows[order], np.bincount(numbers)))
+        layout = layout_of(groups, "groups")
+        if layout.starts[-1] != len(rows):
+            raise InputError(f"groups: expected {len(rows)}, one per row, got {layout.starts[-1]}")
+        ordered = rows if layout.order is None else rows[layout.order]
+        return self.fit_corpus(corpus_of_rows(X, ordered, np.diff(layout.starts)))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; raise a UsageError or InputError otherwise."""
@@ -212,8 +221,9 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
 
     def _of_views(self, run: Run, options: dict[str, Any]) -> NetworkState:
         d, k = run.corpus.n_words, self.n_components
-        counted = run.scan(ViewMeanPass(d, min_views=MIN_VIEWS))
+        counted = run.scan(ViewMeanPass(d, min_views=MIN_VIEWS, with_squares=True))
         mean = run.apply(mean_of_views, counted, out=unknown(d))
+        variances = run.apply(variances_of_views, counted, mean, out=unknown(d))
         origin = run.put(mean)
         basis = basis_of_views(
             run,
@@ -222,6 +232,7 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
             self.n_power_iter,
             min_views=MIN_VIEWS,
             seed=self._seed,
+            scale=run.rows(scale_of_views, variances, out=unknown(d, 1)),
         )
         pass_ = ViewMomentsPass(
             d, min_views=MIN_VIEWS, origin=origin, basis=basis.matrix, rank=basis.rank, seed=self._seed
@@ -236,7 +247,9 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
             where=self.decompose_on,
             out=White.upto(basis.rank, k),
         )
-        state: NetworkState = run.apply(network_of_views, counted, mean, basis, white, options, out=unknown())
+        state: NetworkState = run.apply(
+            network_of_views, counted, mean, variances, basis, white, options, out=unknown()
+        )
         return state
 
     # Use
@@ -285,9 +298,10 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         with one_blas_thread():
             roots = np.ones(len(A))
             if variances.any():
-                # A column without noise would have all weight.
+                # A column without noise would have all weight, and one that is zero has none.
                 whole = variances + np.einsum("dk,kl,dl->d", A, self.correlations_, A, optimize=True)
-                roots = 1.0 / np.sqrt(np.maximum(variances, LEAST_NOISE * whole))
+                least = np.maximum(variances, LEAST_NOISE * whole)
+                roots = np.divide(1.0, np.sqrt(least), out=np.zeros(len(A)), where=least > 0.0)
             return np.asarray(np.linalg.pinv(A * roots[:, None]) * roots)
 
     def summary(self) -> dict[str, Any]:

@@ -163,19 +163,57 @@ def network_of_rows(view: OneView, scanned: PassResult, options: dict[str, Any])
     return _state(found, loadings, view.whitening, view.mean, view.variances, view.facts)
 
 
+def variances_of_views(counted: PassResult, mean: np.ndarray) -> np.ndarray:
+    """Return the variances of the columns of views, (d,), by which columns are scaled.
+
+    A variance that may be rounding is replaced by the least one that is not.
+
+    Raises
+    ------
+    NumericalError
+        If the squares of a column overflow.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = counted.sums["squares"] / float(counted.sums["mass"])
+        found = np.maximum(squares - mean**2, LEAST_SHARE * squares)
+    if not np.isfinite(found).all():
+        at = int(np.argmin(np.isfinite(found)))
+        raise NumericalError(
+            f"the squares of column {at} (counted from 0) overflow, its mean is {mean[at]:.3g}: scale the rows"
+        )
+    return np.asarray(found)
+
+
+def deviations_of(variances: np.ndarray) -> np.ndarray:
+    """Return the standard deviations of columns, (d,); 1 for columns that are zero."""
+    return np.sqrt(np.where(variances > 0.0, variances, 1.0))
+
+
+def scale_of_views(engine: Engine, variances: np.ndarray) -> StoredArray:
+    """Store the factors (d, 1) that scale columns to variance one."""
+    return engine.put(1.0 / deviations_of(variances)[:, None])
+
+
 def network_of_views(
-    counted: PassResult, mean: np.ndarray, basis: Basis, white: White, options: dict[str, Any]
+    counted: PassResult,
+    mean: np.ndarray,
+    variances: np.ndarray,
+    basis: Basis,
+    white: White,
+    options: dict[str, Any],
 ) -> NetworkState:
-    """Return the network with the moments of several views."""
-    d = len(mean)
+    """Return the network with the moments of several views, whose columns were scaled to variance one."""
+    d, deviations = len(mean), deviations_of(variances)[:, None]
     thirds = [_central_third(part) for part in (white.moments, *white.parts)]
     draws = contrasts(thirds[1:]) if len(thirds) > 2 else None
-    matrix = product(basis.matrix, d, np.eye(basis.rank)).whole()
+    matrix = product(basis.matrix, d, np.eye(basis.rank)).whole() * deviations
     with one_blas_thread():
         found = latent_network(white.whitening, thirds[0], basis=matrix, noise=draws, **options)
+        loadings = found.loadings * deviations
+        shared = np.einsum("dk,kl,dl->d", loadings, found.covariance, loadings, optimize=True)
     n_groups, n_dropped = (int(n) for n in counted.sums["groups"])
     facts = {"n_groups": n_groups, "n_dropped_groups": n_dropped}
-    return _state(found, found.loadings, white.whitening, mean, np.zeros(d), facts)
+    return _state(found, loadings, white.whitening, mean, np.maximum(variances - shared, 0.0), facts)
 
 
 def _central_third(moments: SmallMoments) -> np.ndarray:

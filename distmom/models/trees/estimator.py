@@ -266,7 +266,7 @@ class LatentTree(FittedTree):
         largest = tuple(widest_triple(own, widths) for own in candidates)
         leaves = run.small(
             choose_triples, partial(_load, (pairs.directory,), widths, ()), candidates, self.n_components,
-            run.corpus.n_rows, where=self.decompose_on, out=largest,
+            where=self.decompose_on, out=largest,
         )  # fmt: skip
         n_products = max(widths[a] * widths[b] for a, b, _ in largest)
         triples = run.scan(

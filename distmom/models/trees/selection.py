@@ -4,7 +4,7 @@ Leaves a and b in two branches of a hidden variable with k states have the cross
 ``A_a (diag(w) - w w') A_b'`` of rank k - 1 at most. Its singular value number k - 1 after both leaves are
 whitened, a canonical correlation, measures how well the two tell the states apart. It depends neither on the units
 of columns nor on the basis of a leaf. The largest singular value that independent leaves have in as many rows is
-subtracted.
+subtracted; an enumerated population has no such errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class _Pairs:
 
     moments: TreeMoments
     k: int
-    n_rows: int
     whiteners: dict[int, np.ndarray] = field(default_factory=dict)
     known: dict[tuple[int, int], float] = field(default_factory=dict)
 
@@ -49,7 +48,7 @@ class _Pairs:
         # The first coordinate of every leaf, which is one, has a correlation of one with that of the other leaf.
         values = np.concatenate([[1.0], values, np.zeros(self.k)])
         # The largest singular value of the cross covariance of two independent whitened leaves, for many rows.
-        error = (left.shape[1] ** 0.5 + right.shape[1] ** 0.5) / self.n_rows**0.5
+        error = (left.shape[1] ** 0.5 + right.shape[1] ** 0.5) / self.moments.n_rows**0.5
         return float(values[self.k - 1] - error)
 
     def _covariance(self, a: int, b: int) -> np.ndarray:
@@ -64,9 +63,7 @@ class _Pairs:
         return self.whiteners[leaf]
 
 
-def choose_triples(
-    moments: TreeMoments, candidates: Sequence[list[Candidate]], k: int, n_rows: int
-) -> tuple[Triple, ...]:
+def choose_triples(moments: TreeMoments, candidates: Sequence[list[Candidate]], k: int) -> tuple[Triple, ...]:
     """Choose three leaves for every hidden variable; runs on the scheduler node.
 
     Of all triples of candidates in three branches, the one is taken whose pairs tell the states apart best, judged
@@ -80,10 +77,8 @@ def choose_triples(
         For every hidden variable, as of `Tree.candidates`.
     k : int
         Number of states of every hidden variable.
-    n_rows : int
-        Number of rows of which the moments are averages.
     """
-    pairs = _Pairs(moments, k, n_rows)
+    pairs = _Pairs(moments, k)
     with one_blas_thread():
         return tuple(_best(pairs, own) for own in candidates)
 

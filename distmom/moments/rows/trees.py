@@ -44,7 +44,8 @@ class TreeMomentsPass(Pass):
     Notes
     -----
     Sums of centred and scaled columns z: ``mass`` (), for triple i ``triples_i`` (d_a, d_b, d_c), and with pairs
-    ``means`` (n_features,) and ``pairs`` (n_features, n_features).
+    ``means`` (n_features,), ``pairs`` (n_features, n_features), and ``sampled`` (), the number of rows of blocks
+    without weights, which are samples.
     """
 
     widths: tuple[int, ...] = ()
@@ -87,12 +88,14 @@ class TreeMomentsPass(Pass):
             f"triples_{i}": SumSpec(tuple(self.widths[leaf] for leaf in leaves))
             for i, leaves in enumerate(self.leaves)
         }
-        pairs = {"means": SumSpec((d,)), "pairs": SumSpec((d, d))} if self.with_pairs else {}
-        return {**pairs, "mass": SumSpec(()), **triples}
+        pairs = {"means": SumSpec((d,)), "pairs": SumSpec((d, d)), "sampled": SumSpec(())}
+        return {**(pairs if self.with_pairs else {}), "mass": SumSpec(()), **triples}
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         X, weights = dense_rows(block)
         sums["mass"] += mass_of(X, weights)
+        if self.with_pairs and weights is None:
+            sums["sampled"] += X.shape[0]
         (mean, factors), cuts = np.asarray(self.averages).T, view_slices(self.widths)
         for start in range(0, X.shape[0], self.piece_rows):
             part = slice(start, start + self.piece_rows)
@@ -125,6 +128,8 @@ class TreeMoments:
     pairs : ndarray of shape (d, d)
     leaves : tuple of (int, int, int)
     triples : tuple of ndarray of shape (d_a, d_b, d_c)
+    n_rows : float
+        Number of rows of the sample; infinite for an enumerated population.
     """
 
     widths: tuple[int, ...]
@@ -132,6 +137,7 @@ class TreeMoments:
     pairs: np.ndarray
     leaves: tuple[Triple, ...]
     triples: tuple[np.ndarray, ...]
+    n_rows: float
 
     def pair(self, a: int, b: int) -> np.ndarray:
         """Return ``E[(1, z_a) (1, z_b)']``, (d_a + 1, d_b + 1)."""
@@ -159,5 +165,6 @@ def tree_moments(sums: Sums, widths: tuple[int, ...], leaves: tuple[Triple, ...]
     mass = positive(sums["mass"])
     triples = tuple(np.asarray(sums[f"triples_{i}"]) / mass for i in range(len(leaves)))
     return TreeMoments(
-        widths, np.asarray(sums["means"]) / mass, np.asarray(sums["pairs"]) / mass, leaves, triples
-    )
+        widths, np.asarray(sums["means"]) / mass, np.asarray(sums["pairs"]) / mass, leaves, triples,
+        float(sums["sampled"]) or np.inf,
+    )  # fmt: skip

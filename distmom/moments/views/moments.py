@@ -47,13 +47,17 @@ class ViewMeanPass(Pass):
     ----------
     min_views : int
         Groups of fewer views are left out.
+    with_squares : bool
+        Whether squares are added up, too; False by default.
 
     Notes
     -----
-    Sums: ``mean`` (n_words,), ``mass`` (), ``groups`` (2,): numbers of documents used and left out.
+    Sums: ``mean`` (n_words,), ``mass`` (), ``groups`` (2,): numbers of documents used and left out; on request
+    ``squares`` (n_words,), averaged over the views of a document as ``mean`` is.
     """
 
     min_views: int = 3
+    with_squares: bool = False
 
     block_rows = WHOLE_SHARD
 
@@ -65,10 +69,12 @@ class ViewMeanPass(Pass):
         return 8 * n_rows
 
     def specs(self) -> dict[str, SumSpec]:
+        of_columns = SumSpec((self.n_features,), by_feature=True)
         return {
-            "mean": SumSpec((self.n_features,), by_feature=True),
+            "mean": of_columns,
             "mass": SumSpec(()),
             "groups": SumSpec((2,)),
+            **({"squares": of_columns} if self.with_squares else {}),
         }
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
@@ -79,8 +85,12 @@ class ViewMeanPass(Pass):
         X = used.rows
         if sparse.issparse(X):
             column_sums(X.indptr, X.indices, X.data, of_rows, sums["mean"], self.slab.start)
+            if self.with_squares:
+                column_sums(X.indptr, X.indices, X.data**2, of_rows, sums["squares"], self.slab.start)
         else:
             sums["mean"] += of_rows @ X[:, self.slab]
+            if self.with_squares:
+                sums["squares"] += np.einsum("i,ij,ij->j", of_rows, X[:, self.slab], X[:, self.slab])
         return None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import PassResult
+from distmom.engine import PassResult, StoredArray
 from distmom.engine.directory.run_directory import load_sums
 from distmom.moments.documents.dirichlet import second_moment
 from distmom.moments.small import SmallMoments
@@ -24,7 +24,14 @@ def mean_of_views(counted: PassResult) -> np.ndarray:
 
 
 def basis_of_views(
-    run: Run, origin: Any, n_columns: int, n_power_iter: int, *, min_views: int, seed: int
+    run: Run,
+    origin: Any,
+    n_columns: int,
+    n_power_iter: int,
+    *,
+    min_views: int,
+    seed: int,
+    scale: StoredArray | None = None,
 ) -> Basis:
     """Return a basis of the range of the second moment of different views.
 
@@ -40,6 +47,8 @@ def basis_of_views(
     min_views : int
         Groups of fewer views are left out.
     seed : int
+    scale : StoredArray of shape (d, 1), optional
+        Multiplies the values of the views; none by default.
     """
     d = run.corpus.n_words
     n_columns = min(n_columns, d)
@@ -52,7 +61,7 @@ def basis_of_views(
         n_probes=min(N_PROBES, d - n_columns),
     )
     n_slabs = run.plan(sketch).n_mapped
-    return range_basis(run, sketch, n_power_iter, "float64", n_slabs, indefinite=True)
+    return range_basis(run, sketch, n_power_iter, "float64", n_slabs, indefinite=True, scale=scale)
 
 
 def load_views(directory: str) -> tuple[SmallMoments, tuple[SmallMoments, ...]]:
