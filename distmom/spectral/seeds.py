@@ -76,9 +76,12 @@ class Seeded(Parametrised):
     def _stored_parameters(self) -> dict[str, Any]:
         """Return what is stored of the parameters: ``parameters``, and ``seed`` if it was drawn.
 
-        The state of a generator is not stored.
+        Arrays are stored as lists, and the state of a generator is not stored.
         """
-        parameters = self.get_params()
+        parameters = {
+            name: own.tolist() if isinstance(own, np.ndarray) else own
+            for name, own in self.get_params().items()
+        }
         if not self._is_drawn:
             return {"parameters": parameters}
         return {"parameters": {**parameters, "random_state": None}, "seed": self.seed_}

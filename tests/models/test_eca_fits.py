@@ -164,12 +164,23 @@ def test_manners_of_an_estimator(sample):
     assert model.get_params()["orders"] == "both"
     with pytest.raises(NotFittedError):
         model.transform(views.X, views.groups)
+    with pytest.raises(NotFittedError):
+        model.factor_origin()
     found = model.fit_transform(views.X, groups=views.groups)
     assert np.array_equal(found, model.transform(views.X, views.groups))
     assert_allclose(found.mean(axis=0), 0.0, atol=1e-10)
     with pytest.raises(UsageError, match="X has 14 features, but ECA is expecting 15 features as input"):
         model.transform(views.X[:, 1:], views.groups)
     assert model.n_features_in_ == 15
+
+
+def test_another_prior_does_not_change_a_fitted_model(sample, tmp_path):
+    views, _ = sample
+    model = ECA(3, prior="dirichlet", alpha0=3.5).fit(views.X, groups=views.groups)
+    found = model.transform(views.X, views.groups)
+    model.set_params(prior="independent").save(tmp_path / "m")
+    for each in (model, ECA.load(tmp_path / "m")):
+        np.testing.assert_array_equal(each.transform(views.X, views.groups), found)
 
 
 @pytest.mark.parametrize(

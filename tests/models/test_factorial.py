@@ -9,6 +9,8 @@ from helpers import WeightedRows, matched, peak_bytes
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from distmom.corpus import RowBlock, RowCorpus
 from distmom.engine import open_engine
@@ -306,6 +308,18 @@ def test_a_saved_model_is_the_same(tmp_path):
     assert loaded.summary() == model.summary()
     assert loaded.get_params() == model.get_params()
     assert [picture["kind"] for picture in loaded.pictures(2)] == ["matrix", "bars", "matrix"]
+
+
+def test_pipelines_take_chains_as_columns():
+    drawn = planted().sample(6000, 3, noise=0.3, seed=2)
+    model = FactorialHMM(2)
+    found = model.fit_transform(drawn.X, drawn.lengths)
+    np.testing.assert_array_equal(found, model.transform(drawn.X, drawn.lengths))
+    assert list(model.get_feature_names_out()) == ["factorialhmm0", "factorialhmm1"]
+    steps = make_pipeline(StandardScaler(), FactorialHMM(2)).set_output(transform="default")
+    scaled = StandardScaler().fit_transform(drawn.X)
+    expected = FactorialHMM(2).fit_transform(scaled, drawn.lengths)
+    np.testing.assert_array_equal(steps.fit_transform(drawn.X, drawn.lengths), expected)
 
 
 @pytest.mark.cluster

@@ -344,6 +344,20 @@ def test_sparse_rows_shards_and_a_saved_model_give_the_same_tree(tmp_path):
     assert load_model(tmp_path / "s").transitions_.shape == (0, 2, 2)
 
 
+def test_another_tree_does_not_change_a_fitted_model(tmp_path):
+    leaves = Truth(*QUARTET[1:], 2, (3,) * 4, seed=3).sample(3_000, 0)
+    model = LatentTree(2, tree=QUARTET[0], widths=np.full(4, 3)).fit(np.hstack(leaves))
+    found = model.predict_proba(leaves)
+    for tree in ("(1,2,(3,4))", "(1,2,3,4)"):
+        np.testing.assert_array_equal(model.set_params(tree=tree).predict_proba(leaves), found)
+    with pytest.raises(UsageError, match="at least 3 branches"):
+        model.set_params(tree="(1,(2,3,4))").fit(leaves)
+    model.save(tmp_path / "m")
+    read = load_model(tmp_path / "m")
+    np.testing.assert_array_equal(read.predict_proba(leaves), found)
+    assert (read.tree_, read.widths) == (QUARTET[0], [3, 3, 3, 3])
+
+
 def test_the_nearest_leaves_of_three_branches_come_first():
     for text, parents, above in (QUARTET, STAR, CATERPILLAR, WIDE):
         tree = Tree.parse(text)

@@ -307,10 +307,6 @@ class ECA(SpectralEstimator):
         super()._keep(state)
         self.n_features_in_ = len(state.mean)
         self.n_documents_ = int(state.diagnostics["n_groups"])
-        if self.prior != "dirichlet" and len(state.alpha):
-            raise ValueError(
-                f"expected no Dirichlet parameters with prior={self.prior!r}, got {len(state.alpha)}"
-            )
 
     def _sizes(self) -> dict[str, int]:
         return {}
@@ -358,7 +354,8 @@ class ECA(SpectralEstimator):
 
     def factor_origin(self) -> np.ndarray:
         """Return the origin of least-squares factors, (n_found,): zero for shares, else their means."""
-        if self.prior == "dirichlet":
+        check_is_fitted(self)
+        if len(self.alpha_):
             return np.zeros(len(self.unmixing_))
         return np.asarray(self.unmixing_ @ self.mean_)
 

@@ -33,6 +33,7 @@ from distmom.models.markov.inputs import sequences_in_memory
 from distmom.models.markov.passes import ExpectationPass, stored_edges
 from distmom.moments.sequences.factorial import ChainMomentsPass, ChainSketchPass
 from distmom.moments.sequences.windows import N_STEPS, StepMeanPass, n_step_features
+from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
 from distmom.spectral.inputs.checks import check_n_features
@@ -45,7 +46,7 @@ from distmom.spectral.steps.basis import Basis, range_basis, unknown_columns
 WINDOWS = ("first", "all")
 
 
-class FactorialHMM(SpectralEstimator):
+class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
     """Factorial hidden Markov model: dense steps that depend linearly on independent chains of two states.
 
     Every chain is -1 or +1 at each step, and the mean of a step given its chains h is
@@ -257,6 +258,10 @@ class FactorialHMM(SpectralEstimator):
         steps, chain = self._steps(X, lengths)
         values = joint_values(len(self.startprob_))
         return posterior(steps, chain, Edges.none(chain.n_states), "float64", values)[1]
+
+    def fit_transform(self, X: Any, lengths: Any = None) -> Any:  # type: ignore[override]
+        """Fit sequences, and return the means of the chains at every step (see `fit` and `transform`)."""
+        return self.fit(X, lengths).transform(X, lengths)
 
     def predict(self, X: Any, lengths: Any = None) -> np.ndarray:
         """Return the most probable path of the chains of every sequence, (n_steps, n_components) int8, -1 and +1.

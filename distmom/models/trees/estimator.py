@@ -7,7 +7,7 @@ section 3.3, which names latent trees among the models that three views learn; s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -64,6 +64,8 @@ class LatentTreeState:
         Offsets of the scores by which rows are read; None in models of earlier versions.
     has_categories : bool
         Whether the columns of every leaf are indicators of a category.
+    tree : str
+        Empty in models of earlier versions.
     """
 
     components: np.ndarray = array("d", "k", transposed=True)
@@ -74,6 +76,7 @@ class LatentTreeState:
     coefficients: np.ndarray | None = array("d", "k", types=("<f8",), optional=True)
     offsets: np.ndarray | None = array("h", "k", types=("<f8",), optional=True)
     has_categories: bool = value(default=False)
+    tree: str = value(default="")
 
 
 class LatentTree(FittedTree):
@@ -105,6 +108,8 @@ class LatentTree(FittedTree):
         Offsets of the linear scores by which `predict_proba` reads rows.
     has_categories_ : bool
         Whether the columns of every leaf are indicators of a category.
+    tree_ : str
+        The tree of the fit.
     vocabulary_ : list of str
         Names of the columns.
     n_features_in_ : int
@@ -195,6 +200,10 @@ class LatentTree(FittedTree):
             )
         check_n_rows(corpus.n_rows, k)
 
+    def _keep(self, state: LatentTreeState) -> None:
+        # Models of earlier versions have the tree of their parameters.
+        super()._keep(state if state.tree else replace(state, tree=self.tree))
+
     def _widths(self, corpus: Any) -> tuple[int, ...]:
         return widths_of(corpus, self.widths, len(Tree.parse(self.tree).of_leaves), "leaves")
 
@@ -245,6 +254,7 @@ class LatentTree(FittedTree):
             whitenings,
             likelihoods,
             found.diagnostics,
+            self.tree,
             out=unknown(),
         )
         return state
@@ -302,11 +312,12 @@ def _state_of(
     whitenings: list[np.ndarray | None],
     likelihoods: list[float],
     diagnostics: dict[str, Any],
+    tree: str,
 ) -> LatentTreeState:
     """Return the state of a model."""
     mean = np.asarray(averages.load(), np.float64)[:, 0]
     more = {"log_likelihoods": likelihoods} if likelihoods else {}
     return LatentTreeState(
         law.deviations + mean[:, None], law.weights, law.transitions, list(widths), diagnostics | more,
-        scores.coefficients, scores.offsets, are_categories(whitenings),
+        scores.coefficients, scores.offsets, are_categories(whitenings), tree,
     )  # fmt: skip

@@ -24,7 +24,7 @@ from distmom.spectral.program.run import Run
 class FittedTree(ViewsLikelihood, SpectralEstimator):
     """Base class of `LatentTree` with the methods that use the parameters; see there for attributes."""
 
-    tree: str
+    tree_: str
     components_: np.ndarray
     weights_: np.ndarray
     transitions_: np.ndarray
@@ -91,7 +91,7 @@ class FittedTree(ViewsLikelihood, SpectralEstimator):
             raise UsageError(
                 "LatentTree: an earlier version fitted this model, which cannot read rows; fit it again"
             )
-        tree = Tree.parse(self.tree)
+        tree = Tree.parse(self.tree_)
         return {
             "widths": tuple(self.widths_), "parents": tree.parents, "of_leaves": tree.of_leaves,
             "coefficients": self.coefficients_, "offsets": self.offsets_,
@@ -144,7 +144,7 @@ class FittedTree(ViewsLikelihood, SpectralEstimator):
             JSON values, as of `SphericalMixture.pictures`.
         """
         check_is_fitted(self)
-        parents = Tree.parse(self.tree).parents
+        parents = Tree.parse(self.tree_).parents
         states = [f"state {i}" for i in range(self.weights_.shape[1])]
         found = [bars("Root", "Probability of every state.", states, self.weights_[0])]
         for g, law in enumerate(self.transitions_, start=1):
