@@ -139,6 +139,10 @@ class ViewCorpus:
 
     Attributes
     ----------
+    vocabulary : list of str
+        Names of the features, if `ECA.fit` was given a table; empty otherwise.
+    settings : dict
+        What else is known of the features.
     n_documents, n_rows, n_words : int
         Number of groups, of views and of features.
     largest : int
@@ -167,6 +171,8 @@ class ViewCorpus:
     def __init__(self, X: Any, groups: Any, *, shard_rows: int | None = None) -> None:
         if shard_rows is not None and shard_rows < 1:
             raise UsageError(f"shard_rows: expected at least 1, got {shard_rows}")
+        self.vocabulary: list[str] = []
+        self.settings: dict[str, Any] = {}
         self._X: Any = ArrayFile.find(X) if _is_path(X) else _checked_rows(X, "X")
         name = self._X.path if isinstance(self._X, ArrayFile) else "X"
         rows = _checked_rows(self._X.load(), name) if isinstance(self._X, ArrayFile) else self._X

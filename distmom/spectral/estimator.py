@@ -314,8 +314,8 @@ class SpectralEstimator(Seeded):
                 for name in _RECORDED:
                     setattr(model, f"{name}_", record[name])
                 model._restore_seed(record)
-                model._name_columns()
                 model._keep(unpack(cls.State, record["state"], arrays))
+                model._name_columns()
         return model
 
     def _sizes(self) -> dict[str, int]:

@@ -155,6 +155,24 @@ def test_columns_of_several_types_are_read_as_numbers(table):
         factors.fit(mixed.assign(age=["1", "old"] * 300), groups=groups)
 
 
+def test_factors_have_the_names_of_a_table_and_refuse_other_columns(table, tmp_path):
+    groups = np.arange(600) // 3
+    model = ECA(1).fit(table, groups=groups)
+    model.save(tmp_path / "model")
+    for each in (model, load_model(tmp_path / "model")):
+        assert each.feature_names_in_.tolist() == each.vocabulary_ == NAMES
+        with warnings.catch_warnings(action="error"):
+            found = each.transform(table, groups)
+        with pytest.warns(UserWarning, match="X does not have valid feature names"):
+            assert np.array_equal(each.transform(table.to_numpy(), groups), found)
+        with pytest.raises(UsageError, match="Feature names must be in the same order"):
+            each.transform(table[NAMES[::-1]], groups)
+    np.save(tmp_path / "X.npy", table.to_numpy())
+    with warnings.catch_warnings(action="error"):
+        assert np.array_equal(model.transform(tmp_path / "X.npy", groups), found)
+    assert not hasattr(model.fit(tmp_path / "X.npy", groups=groups), "feature_names_in_")
+
+
 def test_names_of_some_of_the_views_are_compared(table):
     first, second, third = views_of(table)
     model = MultiView(2).fit((first, second.to_numpy(), third))

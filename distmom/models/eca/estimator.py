@@ -10,6 +10,7 @@ and diagonalise M3.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,7 @@ from distmom.moments.views.moments import ViewMeanPass, ViewMomentsPass
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter
 from distmom.spectral.inputs.checks import check_n_features
+from distmom.spectral.inputs.tables import NAMED_COLUMNS, check_column_names, column_names
 from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.saved.fields import array, value
@@ -179,7 +181,10 @@ class ECA(SpectralEstimator):
             raise UsageError(
                 "ECA.fit: groups: expected one per row of X, given by name (groups=...), got none"
             )
-        return self.fit_corpus(ViewCorpus(X, groups))
+        corpus = ViewCorpus(X, groups)
+        if (names := column_names(X)) is not None:
+            corpus.vocabulary, corpus.settings = names, {NAMED_COLUMNS: True}
+        return self.fit_corpus(corpus)
 
     def fit_transform(self, X: Any, y: Any = None, *, groups: Any = None) -> np.ndarray:
         """Fit the model to rows and return the factors of their documents (see `transform`)."""
@@ -302,6 +307,7 @@ class ECA(SpectralEstimator):
         self.vocabulary_ = list(getattr(corpus, "vocabulary", ()))
         self.label_names_, self.settings_ = [], dict(getattr(corpus, "settings", {}))
         self.n_features_in_ = corpus.n_words
+        self._name_columns()
 
     def _keep(self, state: FactorState) -> None:
         super()._keep(state)
@@ -340,11 +346,13 @@ class ECA(SpectralEstimator):
         Raises
         ------
         UsageError
-            If the number of features differs from that of the fit.
+            If the number or the names of the features differ from those of the fit.
         InputError
             If a value is not finite, or the groups do not match the rows.
         """
         check_is_fitted(self, "components_")
+        if not isinstance(X, str | os.PathLike):
+            check_column_names(self, X)
         corpus = ViewCorpus(X, groups)
         check_n_features(corpus.n_words, self.n_features_in_, type(self).__name__)
         origin = self.factor_origin()
