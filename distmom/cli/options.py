@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 MAX_NGRAM = 10
 
 
-class Bytes(click.ParamType[int]):
+class Bytes(click.ParamType):  # type: ignore[type-arg]
     """A size such as ``2GiB`` or ``500MB``."""
 
     name = "size"
@@ -45,7 +45,7 @@ class DataFlowGroup(click.Group):
         return list(self.commands)
 
 
-class Address(click.ParamType[str]):
+class Address(click.ParamType):  # type: ignore[type-arg]
     """The address of a scheduler, ``HOST:PORT`` or ``tcp://HOST:PORT``."""
 
     name = "address"
@@ -57,7 +57,7 @@ class Address(click.ParamType[str]):
         return str(value)
 
 
-class Threshold(click.ParamType["float | str"]):
+class Threshold(click.ParamType):  # type: ignore[type-arg]
     """A probability, or ``best``."""
 
     name = "probability"
@@ -71,7 +71,7 @@ class Threshold(click.ParamType["float | str"]):
         return self.fail(f"expected a probability from 0 to 1 or 'best', got {value!r}", param, ctx)
 
 
-class NgramRange(click.ParamType[tuple[int, int]]):
+class NgramRange(click.ParamType):  # type: ignore[type-arg]
     """The longest length of n-grams, such as ``2``, or the shortest and the longest, such as ``3-5``."""
 
     name = "range"

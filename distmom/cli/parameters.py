@@ -48,7 +48,7 @@ def flag(name: str) -> str:
     return _FLAGS.get(name, (f"--{name.replace('_', '-')}",))[-1]
 
 
-class Value(click.ParamType[Any]):
+class Value(click.ParamType):  # type: ignore[type-arg]
     """The value of a parameter, within the bounds that are declared.
 
     Parameters
