@@ -107,6 +107,13 @@ def test_scripts_accept_their_arguments(page, tmp_path, monkeypatch, capsys):
         pytest.fail(f"{page.name}: {command[1]} parses no arguments")
 
 
+@pytest.mark.parametrize("script", sorted(ROOT.glob("workflows/*.py")), ids=lambda script: script.stem)
+def test_scripts_import_what_exists(script):
+    for node in ast.walk(ast.parse(script.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "distmom":
+            exec(ast.unparse(node), {})
+
+
 def test_commands_are_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(

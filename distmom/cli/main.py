@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 
 from distmom.cli.exits import exit_code
 from distmom.cli.terminal import plain, say
+from distmom.errors import UsageError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,6 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str] | None) -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        # Imports and worker processes would fail without saying what is missing.
+        raise UsageError("the current directory has been removed: change to another one") from error
     # Imported here, because it takes a second, during which an interrupt must be caught too.
     from distmom.cli.app import cli
 

@@ -134,6 +134,7 @@ def evaluate(
     Examples: distmom evaluate model test.tsv --labels subjects.txt
               distmom evaluate model test --per-label labels.tsv
     """
+    from distmom.evaluate.assigned import checked_table
     from distmom.evaluate.dispatch import evaluate as evaluate_model
     from distmom.evaluate.recovery import score_recovery
 
@@ -145,6 +146,8 @@ def evaluate(
             raise UsageError(f"--head: expected one of {', '.join(names)}, got {head!r}")
         if per_label is not None:
             fitted.require_probabilities("--per-label")
+            # Before the source is read, which may take long.
+            checked_table(per_label)
         of_labels = {
             "head": head, "auc_documents": auc_documents,
             "propensity_a": propensity_a, "propensity_b": propensity_b, "per_label": per_label,

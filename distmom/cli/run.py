@@ -15,7 +15,7 @@ from distmom.cli.options import Cluster
 from distmom.cli.run_record import RUN, Like, describe
 from distmom.cli.shared import open_input, show
 from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus
-from distmom.corpus.files.aside import discard, recover, remove_left
+from distmom.corpus.files.aside import check_name, discard, recover, remove_left
 from distmom.corpus.files.commit import destination, refuse_inside
 from distmom.corpus.files.space import space_explained
 from distmom.corpus.files.storage import is_url, place_of
@@ -280,6 +280,9 @@ def create(
     )
     if run is not None:
         refuse_inside(path)
+    if not is_url(target):
+        check_name(destination(target))
+    check_name(path)
     remove_left(path)
     if begun.temporary and begun.is_finished() and _is_left(path):
         if _is_same(begun):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from distmom.corpus.files.commit import destination, write_atomic
+from distmom.corpus.files.commit import check_file_target, destination, write_atomic
 from distmom.errors import UsageError
 from distmom.models.multilabel.blend.probabilities import Reliability
 from distmom.predict.lines import escaped
@@ -130,13 +130,11 @@ class AssignedSums:
 
 
 def checked_table(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a table to write; a UsageError if it exists or its directory does not."""
+    """Return the path of a table to write; a UsageError if it exists or cannot be written."""
     target = destination(path)
     if target.exists():
         raise UsageError(f"{target}: exists; choose another path")
-    if not target.absolute().parent.is_dir():
-        raise UsageError(f"{target}: there is no directory {target.absolute().parent}")
-    return target
+    return check_file_target(target)
 
 
 def _ratio(a: Any, b: Any) -> np.ndarray:

@@ -20,7 +20,7 @@ import numpy as np
 from markupsafe import Markup
 
 import distmom
-from distmom.corpus.files.commit import destination, write_atomic
+from distmom.corpus.files.commit import check_file_target, write_atomic
 from distmom.errors import UsageError
 from distmom.spectral.capabilities import Capability
 
@@ -50,11 +50,7 @@ def write_page(out: str | os.PathLike[str], metrics: Any, render: Callable[[], s
     """Render and write a page; UsageError if the metrics or the destination are invalid."""
     if metrics is not None and not isinstance(metrics, Mapping):
         raise UsageError(f"metrics: expected a mapping of names to numbers, got a {type(metrics).__name__}")
-    target = destination(out)
-    if not target.absolute().parent.is_dir():
-        raise UsageError(f"{target}: there is no directory {target.absolute().parent}")
-    if target.is_dir():
-        raise UsageError(f"{target}: is a directory; give the path of a file")
+    target = check_file_target(out)
     write_atomic(target, render().encode())
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from distmom.corpus import AnyCorpus
-from distmom.corpus.files.aside import make_aside, recover, remove_temporary
-from distmom.corpus.files.commit import destination, put_directory, remove_tree
+from distmom.corpus.files.aside import check_name, make_aside, recover, remove_temporary
+from distmom.corpus.files.commit import check_writable, destination, put_directory, remove_tree
 from distmom.corpus.files.records import RecordFormat, are_files, check_file, describe_files
 from distmom.corpus.files.space import space_explained
 from distmom.corpus.files.storage import is_url
@@ -84,11 +84,13 @@ def check_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fal
         check_vacant(out, kind, overwrite)
         return None
     target = destination(out)
+    check_name(target)
     recover(target)
     if target.exists() and not (target / _array(kind)).exists():
         raise UsageError(f"{target}: exists and does not contain {kind}; choose another location")
     if target.exists() and not overwrite:
         raise UsageError(f"{target}: already exists; {ELSEWHERE}")
+    check_writable(target)
     return target
 
 

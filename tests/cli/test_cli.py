@@ -184,6 +184,15 @@ def test_wrong_use_is_one_clear_sentence_and_exit_2(arguments, message, place, r
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_current_directory_that_was_removed_is_named(place, run, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    assert run("info", place / "corpus") == (
+        2, "", "error: the current directory has been removed: change to another one\n"
+    )  # fmt: skip
+
+
 def test_bad_input_names_file_and_line_and_exits_3(run, tmp_path):
     (tmp_path / "bad.txt").write_text("2 5 2\n0 1:1 2:1\n1 9:1\n")
     code, _, err = run("ingest", tmp_path / "bad.txt", tmp_path / "c", "--format", "xmc", "--workers", 0)

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import os
 import random
 import re
 import unicodedata
+from pathlib import Path
 
 import pytest
 
@@ -153,6 +155,8 @@ def test_evaluation_reports_f1_and_a_table_of_labels(place, run, tmp_path):
         (["predict", "model", "test.tsv", "out", "--only-labels", "roads,roads"], "'roads' is given twice"),
         (["evaluate", "ridge", "test.tsv", "--per-label", "out"], "--per-label: this model has no probabilities"),
         (["evaluate", "model", "test.tsv", "--per-label", "train.tsv"], "train.tsv: exists; choose another path"),
+        # Before the source is read.
+        (["evaluate", "model", "nothing", "--per-label", "train.tsv"], "train.tsv: exists; choose another path"),
     ],
 )  # fmt: skip
 def test_wrong_use_is_refused(place, run, arguments, message, monkeypatch):
@@ -161,6 +165,42 @@ def test_wrong_use_is_refused(place, run, arguments, message, monkeypatch):
     assert (code, out) == (2, "")
     assert message in err
     assert not (place / "out").exists()
+
+
+def test_a_directory_that_cannot_be_written_is_refused_before_the_source_is_read(
+    place, run, tmp_path, monkeypatch
+):
+    access = os.access
+    # Root may write to all directories of a disk that is not read-only.
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path and access(path, mode))
+    for command in (
+        ("predict", place / "model", "nothing", tmp_path / "new" / "out"),
+        ("evaluate", place / "model", "nothing", "--per-label", tmp_path / "labels.tsv"),
+        ("report", place / "model", tmp_path / "report.html"),
+    ):
+        code, _, err = run(*command)
+        assert code == 2
+        assert f"the directory {tmp_path} cannot be written to" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_without_room_for_temporary_names_is_refused_before_the_source_is_read(place, run, tmp_path):
+    for command in (
+        ("predict", place / "model", "nothing", tmp_path / ("x" * 230)),
+        ("fit", place / "corpus", tmp_path / ("x" * 225), "-k", 3),
+    ):
+        code, _, err = run(*command)
+        assert code == 2
+        assert "the name is too long" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_replaces_no_pipe(place, run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    code, _, err = run("report", place / "model", tmp_path / "pipe", "--overwrite")
+    assert code == 2
+    assert "is a device or a pipe" in err
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_many_labels_may_be_named():

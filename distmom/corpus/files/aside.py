@@ -14,14 +14,28 @@ from pathlib import Path
 
 from distmom.corpus.files.commit import TEMPORARY, restore_replaced
 from distmom.corpus.files.lock import birth, is_alive, this_boot
+from distmom.errors import UsageError
 
 logger = logging.getLogger(__name__)
+
+#: bytes that the name of a file may have on the file systems of Linux
+_NAME_BYTES = 255
 
 
 def recover(target: Path) -> None:
     """Undo a replacement that an ended process left unfinished, and remove its temporary directories."""
     restore_replaced(target)
     remove_left(target)
+
+
+def check_name(target: Path) -> None:
+    """Raise a UsageError if the name of a path leaves no room for those of temporary directories beside it."""
+    excess = len(os.fsencode(_named(target).name)) - _NAME_BYTES
+    if excess > 0:
+        raise UsageError(
+            f"{target}: the name is too long, as temporary directories beside it are named after it: make it at "
+            f"least {excess} bytes shorter"
+        )
 
 
 def make_aside(target: Path) -> Path:

@@ -280,6 +280,33 @@ def destination(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
+def check_writable(target: Path) -> None:
+    """Check that a path can be created or replaced; else a UsageError, before the work of which it is the result.
+
+    The directories above the path need not exist yet.
+    """
+    folder = next(folder for folder in target.absolute().parents if os.path.lexists(folder))
+    if not folder.is_dir():
+        raise UsageError(f"{target}: {folder} is not a directory")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{target}: the directory {folder} cannot be written to")
+
+
+def check_file_target(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file to write or replace; a UsageError if that is not possible."""
+    target = destination(path)
+    if not target.parent.is_dir():
+        raise UsageError(f"{target}: there is no directory {target.parent}")
+    if target.is_dir():
+        raise UsageError(f"{target}: is a directory; give the path of a file")
+    if target.exists() and not target.is_file():
+        raise UsageError(
+            f"{target}: is a device or a pipe, which cannot be replaced; give the path of a file"
+        )
+    check_writable(target)
+    return target
+
+
 def refuse_inside(target: Path) -> None:
     """Raise a UsageError if a path is inside a directory of distmom, and would be removed with it."""
     for folder in Path(os.path.realpath(target)).parents:
