@@ -219,7 +219,7 @@ def test_damaged_metadata_of_an_array_ends_in_one_kind_of_error():
         ({"shape": [2**62, 2**62]}, "place"),
         ({"shape": [49]}, "chunks: expected at most the shape"),
         ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2**40]}}}, "chunks: expected"),
-        ({"data_type": "uint8"}, "size: expected a chunk of 50 bytes, got 400"),
+        ({"data_type": "uint8", "fill_value": 0}, "size: expected a chunk of 50 bytes, got 400"),
         ({"data_type": "string"}, "place"),
         (
             {"codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]},

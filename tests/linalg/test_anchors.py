@@ -101,6 +101,7 @@ def test_weights_of_exact_mixtures_come_back_by_divergence(k, m, concentration):
     assert 1e-12 < divergences(weights @ anchors, loose, anchors).max() <= 1e-4
 
 
+@pytest.mark.filterwarnings("ignore:Values in x were outside bounds:RuntimeWarning")
 def test_weights_are_those_of_the_least_divergence_over_the_simplex():
     rng = np.random.default_rng(2)
     anchors = rng.dirichlet(np.ones(9), 4)

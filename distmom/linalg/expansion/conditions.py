@@ -248,7 +248,7 @@ def largest_ratio(above: np.ndarray, below: np.ndarray) -> float:
         return 0.0
     lengths = np.linalg.norm(below, axis=1)
     rows = below[lengths > 0.0] / lengths[lengths > 0.0, None]
-    if np.linalg.matrix_rank(rows) < r:
+    if len(rows) < r or np.linalg.matrix_rank(rows) < r:
         return math.inf
     if r == 1:
         return float(np.abs(above).sum() / np.abs(below).sum())
