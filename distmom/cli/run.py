@@ -284,6 +284,8 @@ def create(
         check_name(destination(target))
     check_name(path)
     remove_left(path)
+    if path.exists() and not _may_be_run(path):
+        raise UsageError(f"{path}: exists and is not a run")
     if begun.temporary and begun.is_finished() and _is_left(path):
         if _is_same(begun):
             return replace(begun, is_new=False)
@@ -292,13 +294,13 @@ def create(
     if begun.temporary and _is_refused(path) and not _is_same(begun):
         discard(path)
     _check_same(begun)
-    if path.exists() and not _may_be_run(path):
-        raise UsageError(f"{path}: exists and is not a run")
     return begun
 
 
 def _may_be_run(path: Path) -> bool:
-    """Return whether a directory holds a run, or only the empty directories that a run creates first."""
+    """Return whether a path is a directory that holds a run, or only the empty ones that a run creates first."""
+    if not path.is_dir():
+        return False
     if any((path / name).exists() for name in ("run.json", "epochs", "job.json")):
         return True
     return all(

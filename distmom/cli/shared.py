@@ -1,15 +1,13 @@
-"""Shared parts of commands: workers that Ctrl-C does not reach, sources, and output of results."""
+"""Shared parts of commands: places to run tasks, sources, and output of results."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import signal
 import tempfile
 from collections.abc import Container, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from multiprocessing import resource_tracker
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,30 +34,10 @@ def open_workers(cluster: Cluster, corpus: Any = None) -> Iterator[Executor]:
         # Processes would take longer to start than they save.
         here = corpus is not None and cluster.memory_limit is None and is_small(corpus)
         workers, threads = (0, n_cores) if here else (n_cores, 1)
-    with ExitStack() as stack:
-        with _children_without_interrupt():
-            opened = open_executor(
-                scheduler=cluster.scheduler, workers=workers or 0, threads=threads,
-                memory_limit=cluster.memory_limit,
-            )  # fmt: skip
-            executor = stack.enter_context(opened)
+    with open_executor(
+        scheduler=cluster.scheduler, workers=workers or 0, threads=threads, memory_limit=cluster.memory_limit
+    ) as executor:
         yield executor
-
-
-@contextmanager
-def _children_without_interrupt() -> Iterator[None]:
-    """Hold SIGINT back while processes are started, so that they never receive it.
-
-    Ctrl-C in a terminal reaches every process of the group, and each worker would print a traceback. Threads
-    and processes inherit the mask; a signal that arrives while it is set is delivered here at the end.
-    """
-    # The tracker would clear the mask if multiprocessing started it later.
-    resource_tracker.ensure_running()
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
 #: command that makes use of a capability

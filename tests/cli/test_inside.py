@@ -1,9 +1,12 @@
-"""Nothing is written inside a corpus, model, run or output."""
+"""Nothing is written inside a corpus, model, run or output, or below a file."""
 
 import shutil
 
 import pytest
 from test_untouched import tree
+
+from distmom.engine.directory.run_directory import RunDirectory
+from distmom.errors import UsageError
 
 LOCAL = ("--workers", "0", "--quiet")
 
@@ -53,3 +56,36 @@ def test_directories_of_other_software_take_output(tmp_path, run, place):
         (tmp_path / name).write_text('{\n "format": "other",\n "name": "distmom-corpus"\n}\n')
     (tmp_path / "job.json").mkdir()
     assert run("ingest", place / "test.tsv", tmp_path / "corpus", *LOCAL)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ingest {place}/test.tsv {file}/new",
+        "copy {place}/corpus {file}/new",
+        "synth wikilshtc {file}/new --docs 10",
+        "fit {place}/corpus {file}/deep/new -k 3",
+        "fit {place}/corpus {file}.model -k 3 --run {file}/new",
+        "moments {place}/corpus {file}/new",
+        "predict {place}/model {place}/test.tsv {file}/new",
+    ],
+)
+def test_a_destination_below_a_file_is_refused(tmp_path, run, place, command):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    words = command.format(place=place, file=file).split()
+    code, _, err = run(*words, *(() if words[0] == "copy" else LOCAL))
+    assert f"/new: expected a path below a directory, got one below {file}, which is none" in err
+    assert (code, file.read_text(), list(tmp_path.iterdir())) == (2, "kept", [file])
+
+
+def test_a_file_is_refused_as_a_run(tmp_path, run, place):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    code, _, err = run("fit", place / "corpus", tmp_path / "m", "-k", "3", "--run", file, *LOCAL)
+    assert (code, err.strip()) == (2, f"error: {file}: exists and is not a run")
+    with pytest.raises(UsageError, match="file: exists and is not a run"):
+        RunDirectory(file)
+    with pytest.raises(UsageError, match="run: expected a path below a directory"):
+        RunDirectory(file / "run")
+    assert (file.read_text(), list(tmp_path.iterdir())) == ("kept", [file])

@@ -1,15 +1,18 @@
 """Workers that distmom starts serve the process that started them; other hosts are reached with TLS alone."""
 
+import signal
 import socket
 import subprocess
 import sys
 from contextlib import ExitStack
 
 import dask
+import numpy as np
 import pytest
 from distributed import Client, Security
 from distributed.comm import parse_address
 
+from distmom.corpus import from_arrays
 from distmom.engine import open_executor
 from distmom.engine.executors.connections import connected, insecure_allowed
 from distmom.errors import ClusterError, UsageError
@@ -118,3 +121,60 @@ def test_a_script_without_a_guard_is_told_what_it_needs(tmp_path):
         "distmom.errors.ClusterError",
     ]
     assert all(line.endswith("under `if __name__ == '__main__':`") for line in found)
+
+
+#: interrupts all processes of its group while workers start, and while they fit, and repeats the fit on both
+INTERRUPTED = """
+import multiprocessing, os, signal, sys, threading
+from distmom import SpectralLDA, open_corpus
+from distmom.corpus import from_arrays
+from distmom.engine import open_executor
+
+def interrupt_soon(seconds):
+    threading.Timer(seconds, os.killpg, (0, signal.SIGINT)).start()
+
+def fitted(**where):
+    return SpectralLDA(2, max_df=1.0, random_state=0).fit_corpus(corpus, **where).components_.tobytes()
+
+if __name__ == "__main__":
+    corpus = open_corpus(sys.argv[1])
+    interrupt_soon(0.5)
+    try:
+        with open_executor(workers=1):
+            print("not interrupted")
+    except KeyboardInterrupt:
+        print("interrupted while it opens,", len(multiprocessing.active_children()), "left")
+    with open_executor(workers=1) as executor:
+        reduce = executor.reduce
+        def interrupted(*arguments, **options):
+            interrupt_soon(0.2)
+            return reduce(*arguments, **options)
+        executor.reduce = interrupted
+        try:
+            fitted(client=executor)
+        except KeyboardInterrupt:
+            print("interrupted while it fits")
+        executor.reduce = reduce
+        print(fitted(client=executor) == fitted())
+    print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+@pytest.mark.cluster
+def test_an_interrupted_group_of_processes_keeps_its_workers_and_the_fit_can_be_repeated(tmp_path):
+    rng = np.random.default_rng(0)
+    from_arrays(tmp_path / "c", rng.poisson(0.5, (300, 20)).astype(np.int32), shard_documents=100)
+    (tmp_path / "script.py").write_text(INTERRUPTED)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py", tmp_path / "c"],
+        capture_output=True, text=True, timeout=120, start_new_session=True, check=False,
+        # A process started in the background may have been reported to ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "interrupted while it opens, 0 left",
+        "interrupted while it fits",
+        "True",
+        "True",
+    ]
+    assert (done.stderr, done.returncode) == ("", 0)

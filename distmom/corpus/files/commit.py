@@ -273,7 +273,7 @@ def destination(path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     UsageError
-        If the path is inside a corpus, model, run or output.
+        If the path is inside a corpus, model, run or output, or below a file.
     """
     target = Path(path).absolute()
     refuse_inside(target)
@@ -285,9 +285,7 @@ def check_writable(target: Path) -> None:
 
     The directories above the path need not exist yet.
     """
-    folder = next(folder for folder in target.absolute().parents if os.path.lexists(folder))
-    if not folder.is_dir():
-        raise UsageError(f"{target}: {folder} is not a directory")
+    folder = _lowest_that_exists(target)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{target}: the directory {folder} cannot be written to")
 
@@ -308,10 +306,23 @@ def check_file_target(path: str | os.PathLike[str]) -> Path:
 
 
 def refuse_inside(target: Path) -> None:
-    """Raise a UsageError if a path is inside a directory of distmom, and would be removed with it."""
+    """Raise a UsageError if a path is inside a directory of distmom and would be removed with it, or below a file."""
+    refuse_below_file(target)
     for folder in Path(os.path.realpath(target)).parents:
         if kind := kind_of_directory(folder):
             raise UsageError(f"{target}: is inside {folder} ({kind}); choose a location outside it")
+
+
+def refuse_below_file(target: Path) -> None:
+    """Raise a UsageError if something above a path exists that is not a directory."""
+    above = _lowest_that_exists(target)
+    if not above.is_dir():
+        raise UsageError(f"{target}: expected a path below a directory, got one below {above}, which is none")
+
+
+def _lowest_that_exists(target: Path) -> Path:
+    """Return the nearest path above another one that exists; all above it must be directories."""
+    return next(folder for folder in target.absolute().parents if os.path.lexists(folder))
 
 
 def kind_of_directory(folder: Path) -> str | None:

@@ -36,7 +36,14 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus.files.commit import put_if_absent, sha256_file, sync_path, sync_tree, write_atomic
+from distmom.corpus.files.commit import (
+    put_if_absent,
+    refuse_below_file,
+    sha256_file,
+    sync_path,
+    sync_tree,
+    write_atomic,
+)
 from distmom.corpus.files.records import RecordFormat, are_files, check_file
 from distmom.engine.directory.committer import Committer
 from distmom.engine.directory.epochs import check_records
@@ -49,7 +56,7 @@ from distmom.engine.stored.arrays import StoredArray, StoredColumns, StoredRows,
 from distmom.engine.stored.scratch import ScratchArray
 from distmom.engine.stored.writer import ArrayWriter
 from distmom.engine.sums.additive import Sum, Sums
-from distmom.errors import StoreError
+from distmom.errors import StoreError, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +86,11 @@ class RunDirectory:
     planned : PlannedThreads
     lease : Lease or None
         The hold on the run while it is held.
+
+    Raises
+    ------
+    UsageError
+        If the path is a file, or below one.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
@@ -89,6 +101,9 @@ class RunDirectory:
         #: kept here alone for a temporary directory, and in a file for others
         self._environments: list[dict[str, str]] = []
         self.lease: Lease | None = None
+        refuse_below_file(self.path)
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"{self.path}: exists and is not a run")
         for name in FIRST_DIRECTORIES:
             (self.path / name).mkdir(parents=True, exist_ok=True)
         self._committer = Committer()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ipaddress
 import logging
 import multiprocessing
+import signal
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import resource_tracker
 from typing import Any
 
 import dask
@@ -83,8 +86,7 @@ def open_executor(
         variables = {**dask.config.get("distributed.nanny.pre-spawn-environ"), **WORKER_ENVIRONMENT}
         with (
             dask.config.set({"distributed.nanny.pre-spawn-environ": variables}),
-            _local_cluster(workers, memory_limit) as cluster,
-            Client(cluster, set_as_default=False) as local,
+            _on_local_cluster(workers, memory_limit) as local,
             _in_use(local) as executor,
         ):
             yield executor
@@ -93,6 +95,47 @@ def open_executor(
             yield executor
     else:
         yield InProcess()
+
+
+@contextmanager
+def _on_local_cluster(n_workers: int, memory_limit: int | None) -> Iterator[Client]:
+    """Start worker processes that SIGINT never reaches, and end them on exit; a context manager."""
+    with ExitStack() as opened:
+        with _interrupts_held_back():
+            cluster = opened.enter_context(_local_cluster(n_workers, memory_limit))
+            client = opened.enter_context(Client(cluster, set_as_default=False))
+        try:
+            yield client
+        finally:
+            # A second interrupt would leave processes behind.
+            with _interrupts_held_back():
+                opened.close()
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Hold SIGINT back within the block, also from processes and threads that are started there, for ever.
+
+    Ctrl-C in a terminal or a notebook reaches every process of the group, and each worker would print a traceback
+    and end. Threads and processes inherit the mask; a signal that arrives meanwhile is delivered here at the end.
+    """
+    # The tracker would clear the mask if multiprocessing started it later.
+    resource_tracker.ensure_running()
+    handler, arrived = signal.getsignal(signal.SIGINT), threading.Event()
+    # The mask is that of this thread alone. If the process has others, one of them receives the signal, but its
+    # handler runs in the main thread.
+    is_replaced = callable(handler) and threading.current_thread() is threading.main_thread()
+    if is_replaced:
+        signal.signal(signal.SIGINT, lambda *_: arrived.set())
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+        if is_replaced:
+            signal.signal(signal.SIGINT, handler)
+        if arrived.is_set():
+            signal.raise_signal(signal.SIGINT)
 
 
 def _local_cluster(n_workers: int, memory_limit: int | None) -> LocalCluster:
