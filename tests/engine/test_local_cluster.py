@@ -1,5 +1,6 @@
 """Workers that distmom starts serve the process that started them; other hosts are reached with TLS alone."""
 
+import multiprocessing
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from distributed import Client, Security
 from distributed.comm import parse_address
+from joblib.externals.loky import ProcessPoolExecutor
 
 from distmom.corpus import from_arrays
 from distmom.engine import open_executor
@@ -121,6 +123,20 @@ def test_a_script_without_a_guard_is_told_what_it_needs(tmp_path):
         "distmom.errors.ClusterError",
     ]
     assert all(line.endswith("under `if __name__ == '__main__':`") for line in found)
+
+
+def opened():
+    """Start a worker in a process that another one has started."""
+    with open_executor(workers=1) as executor:
+        return executor.n_threads
+
+
+@pytest.mark.parametrize("kind", ["daemonic", "one of loky"])
+def test_a_process_that_cannot_have_children_is_refused_as_their_parent(kind):
+    with multiprocessing.get_context("spawn").Pool(1) as pool, ProcessPoolExecutor(1) as executor:
+        result = pool.apply_async(opened).get if kind == "daemonic" else executor.submit(opened).result
+        with pytest.raises(UsageError, match=f"cannot start workers, as it is {kind}: use threads"):
+            result()
 
 
 #: interrupts all processes of its group while workers start, and while they fit, and repeats the fit on both

@@ -306,7 +306,7 @@ def check_file_target(path: str | os.PathLike[str]) -> Path:
 
 
 def refuse_inside(target: Path) -> None:
-    """Raise a UsageError if a path is inside a directory of distmom and would be removed with it, or below a file."""
+    """Raise a UsageError if a path is below a file, or in a directory of distmom and would be removed with it."""
     refuse_below_file(target)
     for folder in Path(os.path.realpath(target)).parents:
         if kind := kind_of_directory(folder):

@@ -141,10 +141,20 @@ def _interrupts_held_back() -> Iterator[None]:
 def _local_cluster(n_workers: int, memory_limit: int | None) -> LocalCluster:
     """Start worker processes of one thread each; a ClusterError if one of them ends before it is ready."""
     # Set while a new process runs the script of its parent; multiprocessing itself refuses to start others then.
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False):
         raise UsageError(
             "a process that is being started runs the script that started it, and cannot start workers itself: "
             "put the script's own code under `if __name__ == '__main__':`"
+        )
+    # The processes of joblib have a start method of their own, which their children would have to know.
+    method = multiprocessing.get_start_method(allow_none=True)
+    is_known = method is None or method in multiprocessing.get_all_start_methods()
+    if process.daemon or not is_known:
+        kind = "daemonic" if is_known else f"one of {method}"
+        raise UsageError(
+            f"the process {process.name} cannot start workers, as it is {kind}: use threads in it, or the client "
+            "of a cluster that another process has started"
         )
     try:
         return LocalCluster(
