@@ -1,6 +1,7 @@
 """Print the lowest versions of dependencies that pyproject.toml allows, as constraints of pip."""
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,4 +11,4 @@ for requirement in project["dependencies"] + extras["s3"] + extras["arrow"] + ex
     bound = re.match(r"([\w-]+)(?:\[.*\])?>=([\w.]+)", requirement)
     # The tests require the other extras by the name of the package itself.
     if bound:
-        print("==".join(bound.groups()))
+        sys.stdout.write("==".join(bound.groups()) + "\n")

@@ -123,15 +123,23 @@ def test_the_threshold_has_the_best_f1_of_all():
         y = (rng.random(p.shape) < p**2).astype(np.uint8)
         found = best_threshold(p.ravel(), y.ravel(), int(y.sum()))
         scores = {t: f1_score(y, p >= t, average="micro", zero_division=0.0) for t in np.unique(p)}
-        assert scores[np.float32(found)] == pytest.approx(max(scores.values()))
-        assert found == max(t for t, f1 in scores.items() if f1 > max(scores.values()) - 1e-12)
+        least = max(t for t, f1 in scores.items() if f1 > max(scores.values()) - 1e-12)
+        assert ((p >= np.float32(found)) == (p >= least)).all()
+        assert found == pytest.approx((least + p[p < least].max()) / 2)
 
 
 def test_true_labels_in_no_pair_lower_the_threshold():
     p = np.array([0.9, 0.5, 0.4, 0.3, 0.2], np.float32)
     y = np.array([1, 0, 1, 0, 1], np.uint8)
-    assert best_threshold(p, y, 1) == pytest.approx(0.9)
-    assert best_threshold(p, y, 50) == pytest.approx(0.2)
+    assert best_threshold(p, y, 1) == pytest.approx(0.7)
+    assert best_threshold(p, y, 50) == pytest.approx(0.1)
+
+
+def test_a_threshold_is_halfway_between_what_is_predicted_and_what_is_not():
+    y = np.array([1, 1, 0], np.uint8)
+    assert best_threshold(np.array([0.98, 0.96, 0.004], np.float32), y, 2) == pytest.approx(0.482)
+    close = np.array([0.9, np.nextafter(np.float32(0.5), np.float32(1.0)), 0.5], np.float32)
+    assert (close >= np.float32(best_threshold(close, y, 2))).tolist() == [True, True, False]
 
 
 def test_without_a_probable_true_label_the_threshold_is_one_half():

@@ -44,8 +44,9 @@ def best_threshold(probabilities: np.ndarray, truth: np.ndarray, n_true: int) ->
     Returns
     -------
     float
-        The least probability that is predicted, at least `LEAST_THRESHOLD`; the largest of equally good ones. It
-        is `DEFAULT_THRESHOLD` if no true label has such a probability.
+        Halfway between the least probability that is predicted, which is at least `LEAST_THRESHOLD`, and the next
+        lower one: labels of new documents may be slightly less probable than those of the given ones. Of equally
+        good thresholds, the largest. It is `DEFAULT_THRESHOLD` if no true label is so probable.
     """
     tried = np.flatnonzero(probabilities >= np.float32(LEAST_THRESHOLD))
     order = tried[np.argsort(-probabilities[tried], kind="stable")]
@@ -56,7 +57,11 @@ def best_threshold(probabilities: np.ndarray, truth: np.ndarray, n_true: int) ->
     f1 = 2.0 * hits / (np.arange(1, len(p) + 1) + n_true)
     # Pairs of equal probability are predicted together.
     f1[:-1][p[:-1] == p[1:]] = -1.0
-    return float(p[np.argmax(f1)])
+    last = int(np.argmax(f1))
+    left = p[last + 1 :] if last + 1 < len(p) else np.delete(probabilities, tried)
+    least, below = p[last], left.max(initial=np.float32(0.0))
+    # Rounding must not lead down to a pair that is not predicted.
+    return float(max((least + below) / 2, np.nextafter(below, least)))
 
 
 @dataclass(frozen=True)
