@@ -339,7 +339,9 @@ def test_data_wait_for_a_worker_that_is_paused(monkeypatch):
         local.sync(set_status, Status.paused)
         wait_until(lambda: not local.scheduler.running)
         monkeypatch.setattr(watch, "STALL_TIMEOUT_S", 1.0)
-        with pytest.raises(ClusterError, match="map: no worker has received data for 1 s"):
+        with pytest.raises(
+            ClusterError, match="received data for 1 s, as workers are paused until they have memory: tcp:"
+        ):
             next(OnCluster(client).map(len, ["a"]))
 
 

@@ -123,7 +123,9 @@ class Watch:
             self._check_workers()
             if not may_take_long and stalled.look() > STALL_TIMEOUT_S:
                 if restarted or not self._restarts([future.key for future in futures]):
-                    raise ClusterError(f"{self.name}: no task has finished for {STALL_TIMEOUT_S:.0f} s")
+                    raise ClusterError(
+                        f"{self.name}: no task has finished for {STALL_TIMEOUT_S:.0f} s{self._paused()}"
+                    )
                 stalled, restarted = _Waited(), True
 
     def call(
@@ -183,7 +185,7 @@ class Watch:
                 self._check_workers()
                 if stalled.look() > STALL_TIMEOUT_S:
                     raise ClusterError(
-                        f"{self.name}: no worker has received data for {STALL_TIMEOUT_S:.0f} s"
+                        f"{self.name}: no worker has received data for {STALL_TIMEOUT_S:.0f} s{self._paused()}"
                     ) from error
 
     def _wait_for_worker(self) -> None:
@@ -232,6 +234,15 @@ class Watch:
             return bool(restart_stalled(self.client, keys, self.name, _in_thread))
         except (TimeoutError, OSError):
             return False
+
+    def _paused(self) -> str:
+        """Return a clause that names the paused workers; empty if there are none, or the scheduler is silent."""
+        try:
+            info = _in_thread(self.client.scheduler_info, n_workers=-1).result(timeout=REQUEST_TIMEOUT_S)
+        except (TimeoutError, OSError):
+            return ""
+        paused = [worker for worker, facts in info["workers"].items() if facts.get("status") == "paused"]
+        return f", as workers are paused until they have memory: {', '.join(paused)}" if paused else ""
 
     def _ask(self) -> None:
         """Request the number of threads from the scheduler."""
