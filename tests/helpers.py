@@ -14,7 +14,6 @@ from scipy.sparse import csr_array, random_array, vstack
 from distmom.corpus import MemoryCorpus, RowCorpus, ViewCorpus, ingest, open_corpus
 from distmom.engine import Pass, SumSpec, open_engine
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.blend.reranking import best_candidates, with_best
 from distmom.spectral.program.execute import execute
 
 #: words of documents of every label
@@ -326,18 +325,3 @@ def make(tmp_path, content, name="data.xmc.txt", **options):
     path = tmp_path / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return ingest(path, tmp_path / "corpus", overwrite=True, **options)
-
-
-def ranking_of(choice, scored):
-    """Return the values by which a choice ranks candidates (n, c) of other documents, given their scores.
-
-    They are computed from the scores of the heads alone, without the blends of a fitted model.
-    """
-    totals, own = choice.blend.totals(scored), choice.reranker
-    if own is None:
-        return totals
-    log_odds = choice.blend.log_odds(totals)
-    best, known = best_candidates(log_odds, scored.labels, own.depth)
-    x = scored.pair_features(own.inputs, own.companions, best, log_odds)
-    found = own.averaged(x, np.take_along_axis(log_odds, best, axis=1))
-    return with_best(log_odds, best, known, found)

@@ -30,10 +30,9 @@ from distmom.corpus import Corpus
 from distmom.engine import Executor, open_executor
 from distmom.engine.opening import open_engine
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.blend.choice import Choice
+from distmom.models.multilabel.blend.choice import apply_choice
 from distmom.models.multilabel.blend.choose import choose_blend
 from distmom.models.multilabel.blend.objective import Objective
-from distmom.models.multilabel.blend.reranking import best_candidates, with_best
 from distmom.models.multilabel.blend.scored import Scored
 from distmom.models.multilabel.folds import blend_inputs, held_out
 from distmom.models.multilabel.program import score_fold
@@ -75,20 +74,8 @@ class Inputs:
         """Return the metrics of the documents of another fold under the blend of this one, in percent."""
         choice = choose_blend(**self.inputs)
         objective = Objective(other.scored.labels, other.scored.truth, other.scored.n_true)
-        found = objective.named(ranked(choice, other.scored))
+        found = objective.named(apply_choice(choice, other.scored))
         return 100.0 * np.array([found[metric] for metric in METRICS])
-
-
-def ranked(choice: Choice, scored: Scored) -> np.ndarray:
-    """Return the values that rank candidates (n, c), given their scores by the heads of a choice."""
-    totals, own = choice.blend.totals(scored), choice.reranker
-    if own is None:
-        return totals
-    log_odds = choice.blend.log_odds(totals)
-    best, known = best_candidates(log_odds, scored.labels, own.depth)
-    x = scored.pair_features(own.inputs, own.companions, best, log_odds)
-    found = own.averaged(x, np.take_along_axis(log_odds, best, axis=1))
-    return with_best(log_odds, best, known, found)
 
 
 @dataclass

@@ -20,6 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 MAX_NGRAM = 10
 
 
+# Types of click take a parameter in its latest versions only.
 class Bytes(click.ParamType):  # type: ignore[type-arg]
     """A size such as ``2GiB`` or ``500MB``."""
 

@@ -24,7 +24,7 @@ def tree(root):
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=[pytest.mark.slow, pytest.mark.nightly])])
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_promise_p10_nothing_is_written_but_the_output(tmp_path, workers):
     places = {name: tmp_path / name for name in ("home", "tmp", "here", "sources", "out")}

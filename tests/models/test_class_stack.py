@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import hold_out_one_fold, planted_corpus, rank_few_labels_exhaustively, ranking_of, scored_of
+from helpers import hold_out_one_fold, planted_corpus, rank_few_labels_exhaustively, scored_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -15,7 +15,7 @@ from distmom.errors import StoreError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel.blend import choose as blend
 from distmom.models.multilabel.blend import class_stack
-from distmom.models.multilabel.blend.choice import ChosenStack, ChosenSum
+from distmom.models.multilabel.blend.choice import ChosenStack, ChosenSum, apply_choice
 from distmom.models.multilabel.blend.class_stack import (
     ClassStack,
     class_cuts,
@@ -152,7 +152,7 @@ def test_a_stack_is_chosen_where_frequency_matters(rows, frequency):
     assert not isinstance(blend.choose_blend(scored).blend, ChosenStack)
     pairs = pairs_of(rows, frequency)
     expected = choice.blend.stack.log_odds(pairs.scores, pairs.covariates)
-    assert_array_equal(ranking_of(choice, scored), expected)
+    assert_array_equal(apply_choice(choice, scored), expected)
 
 
 def test_a_sum_is_kept_where_a_stack_gains_little(rows, frequency):

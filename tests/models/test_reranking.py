@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import not_reranked, planted_corpus, rank_few_labels_exhaustively, ranking_of, scored_of
+from helpers import not_reranked, planted_corpus, rank_few_labels_exhaustively, scored_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -17,7 +17,7 @@ from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel.blend import choose as blend
 from distmom.models.multilabel.blend import choose_reranker, reranking
 from distmom.models.multilabel.blend.boosting import Binned, Boosting, fit_trees
-from distmom.models.multilabel.blend.choice import ChosenStack
+from distmom.models.multilabel.blend.choice import ChosenStack, apply_choice
 from distmom.models.multilabel.blend.choose import choose_blend
 from distmom.models.multilabel.blend.choose_reranker import BLEND
 from distmom.models.multilabel.blend.companions import companion_features, companion_shares
@@ -191,8 +191,8 @@ def test_a_reranker_is_chosen_where_no_sum_is_as_good_and_ranks_other_documents_
     new, _ = scored(seed=1)
     objective = Objective(*(new[name] for name in ("labels", "truth", "n_true")))
     others = scored_of(NAMES, new, frequency)
-    found = objective.named(ranking_of(choice, others))
-    plain = objective.named(ranking_of(replace(choice, reranker=None), others))
+    found = objective.named(apply_choice(choice, others))
+    plain = objective.named(apply_choice(replace(choice, reranker=None), others))
     # The expected metrics are those of documents that nothing was fitted to.
     assert found["P@1"] == pytest.approx(choice.scores["auto"]["P@1"], abs=0.03)
     assert plain["P@1"] == pytest.approx(choice.scores[BLEND]["P@1"], abs=0.03)
@@ -204,8 +204,8 @@ def test_candidates_beyond_the_best_follow_in_the_order_of_the_blend(monkeypatch
     choice = chosen(rows, frequency)
     assert choice.reranker is not None
     documents = scored_of(NAMES, rows, frequency)
-    totals = ranking_of(choice, documents)
-    before = ranking_of(replace(choice, reranker=None), documents)
+    totals = apply_choice(choice, documents)
+    before = apply_choice(replace(choice, reranker=None), documents)
     # The columns without a candidate come last.
     order, old = (
         np.argsort(np.where(rows["labels"] >= 0, -own, np.inf), axis=1, kind="stable")

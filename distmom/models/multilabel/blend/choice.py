@@ -10,7 +10,7 @@ import numpy as np
 from distmom.models.multilabel.blend.class_stack import ClassStack
 from distmom.models.multilabel.blend.objective import MEAN
 from distmom.models.multilabel.blend.probabilities import Reliability
-from distmom.models.multilabel.blend.reranking import Reranker
+from distmom.models.multilabel.blend.reranking import Reranker, best_candidates, with_best
 from distmom.models.multilabel.blend.scored import Scored
 from distmom.models.multilabel.blend.stack import Stack
 from distmom.models.multilabel.blend.weighted_sum import SumWeights
@@ -169,3 +169,23 @@ class Choice:
             **({} if self.exponent is None else {"exponent": self.exponent}),
             **({} if self.reranker is None else {"reranked": self.reranker.summary()}),
         }
+
+
+def apply_choice(choice: Choice, scored: Scored) -> np.ndarray:
+    """Return the values that rank candidates (n, c) of other documents, given their scores by the same heads.
+
+    Parameters
+    ----------
+    choice : Choice
+        For probabilities; the power of the inverse propensity is not applied.
+    scored : Scored
+        With frequencies of labels where coefficients vary, or labels are ranked again.
+    """
+    totals, own = choice.blend.totals(scored), choice.reranker
+    if own is None:
+        return totals
+    log_odds = choice.blend.log_odds(totals)
+    best, known = best_candidates(log_odds, scored.labels, own.depth)
+    x = scored.pair_features(own.inputs, own.companions, best, log_odds)
+    found = own.averaged(x, np.take_along_axis(log_odds, best, axis=1))
+    return with_best(log_odds, best, known, found)
