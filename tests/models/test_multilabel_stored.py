@@ -204,3 +204,10 @@ def test_clone_and_parameters_round_trip():
 @parametrize_with_checks([MultiLabelMoM(2, head="ridge"), MultiLabelMoM(2, head="ridge", keep_sums=True)])
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
+
+
+def test_a_directory_that_does_not_exist_is_named_as_such(tmp_path):
+    with pytest.raises(UsageError, match=r"not a model .there is no such directory"):
+        MultiLabelMoM.load(tmp_path / "missing")
+    with pytest.raises(UsageError, match=r"not a model \(no model\.json\)"):
+        MultiLabelMoM.load(tmp_path)

@@ -231,7 +231,8 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     file = Path(path) / RECORD
     if not file.is_file():
-        raise UsageError(f"{path}: not a model (no model.json)")
+        reason = "no model.json" if Path(path).exists() else "there is no such directory"
+        raise UsageError(f"{path}: not a model ({reason})")
     record = _upgraded(str(file), MODEL.read(file))
     if not are_files(record.get("files")):
         raise StoreError(
