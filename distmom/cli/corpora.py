@@ -17,6 +17,7 @@ from distmom.cli.options import (
     overwrite_option,
     quiet_option,
 )
+from distmom.cli.places import place_kind
 from distmom.cli.progress import PassProgress
 from distmom.cli.row_options import refuse_others, row_arguments, row_options
 from distmom.cli.shared import (
@@ -28,7 +29,9 @@ from distmom.cli.shared import (
     refuse_given,
     show,
 )
-from distmom.corpus import FORMATS, copy_corpus, ingest, ingest_rows, ingest_sentences
+from distmom.corpus import FORMATS, copy_corpus, ingest, ingest_rows, ingest_sentences, open_words
+from distmom.corpus.open import open_layers
+from distmom.corpus.sources.columns import named
 from distmom.corpus.sources.formats import check_documents
 from distmom.corpus.sources.readers.text_tables import has_texts
 from distmom.corpus.sources.row_formats import ROW_FORMATS, detect_row_format
@@ -74,7 +77,7 @@ from distmom.spectral.capabilities import Capability
 @click.option(
     "--shard-docs", type=click.IntRange(min=1), default=20000, show_default=True, help="Documents per shard."
 )
-@click.option("--like", type=click.Path(), help="Model whose vocabulary and label names are used.")
+@click.option("--like", type=click.Path(), help="Model or corpus whose vocabulary and label names are used.")
 @click.option(
     "--views",
     type=click.Choice(["sentences"]),
@@ -117,7 +120,7 @@ def ingest_command(
             sentences = ingest_sentences(
                 source, dst, min_df=min_df, max_df=_count_or_share(max_df, "--max-df"), text_field=text_field,
                 stop_words=stop_words, shard_documents=shard_docs, strict=strict,
-                like=_like_model(like, Capability.VIEWS), overwrite=overwrite, map=executor.map,
+                like=_columns_like(like, Capability.VIEWS), overwrite=overwrite, map=executor.map,
                 progress=progress.stage,
             )  # fmt: skip
         show(describe_corpus(sentences), as_json)
@@ -136,14 +139,14 @@ def ingest_command(
             open_workers(cluster) as executor,
         ):
             layered = ingest_rows(
-                source, dst, format=found, names=vocab, strict=strict, like=_like_model(like, Capability.ROWS), overwrite=overwrite,
+                source, dst, format=found, names=vocab, strict=strict, like=_columns_like(like, Capability.ROWS), overwrite=overwrite,
                 map=executor.map, progress=progress.stage, id_column=id_column, **row_arguments(rows),
             )  # fmt: skip
         show(describe_corpus(layered), as_json)
         return
     check_source(src, format_, zero_based)
-    model = _like_model(like, Capability.DOCUMENTS)
-    if model is not None and model.settings_.get("tokenizer"):
+    columns = _columns_like(like, Capability.DOCUMENTS)
+    if columns is not None and columns.settings.get("tokenizer"):
         refuse_given(
             ("stop_words", "ngrams", "analyzer"),
             f"expected none with --like {like}, which determines the words of texts",
@@ -154,7 +157,7 @@ def ingest_command(
             zero_based=zero_based, text_field=text_field, labels_field=labels_field, label_separator=label_separator,
             id_column=id_column, strict=strict, min_df=min_df, max_df=_count_or_share(max_df, "--max-df"),
             stop_words=stop_words, ngram_min=ngrams[0], ngram_max=ngrams[1], analyzer=analyzer, shard_documents=shard_docs, overwrite=overwrite,
-            like=model, map=executor.map, progress=progress.stage,
+            like=columns, map=executor.map, progress=progress.stage,
         )  # fmt: skip
     show(describe_corpus(corpus), as_json)
 
@@ -236,8 +239,17 @@ def _count_or_share(text: str, flag: str) -> int | float:
         raise UsageError(f"{flag}: expected a number of documents or a share, got {text!r}") from None
 
 
-def _like_model(path: str | None, capability: Capability) -> Any:
-    """Return the model that is stored at a path; None without a path."""
+def _columns_like(path: str | None, capability: Capability) -> Any:
+    """Return the columns and settings of the model or corpus at a path; None without a path.
+
+    Raises
+    ------
+    UsageError
+        If there is neither, the model lacks the capability, or the corpus is of another kind than those of models
+        with the capability.
+    """
     if path is None:
         return None
-    return load_model_that(path, capability)
+    if place_kind(path) != "corpus":
+        return named(load_model_that(path, capability))
+    return open_words(path) if capability is Capability.DOCUMENTS else open_layers(path)

@@ -64,36 +64,11 @@ def plan(
     model = estimator(model_name)(**parameters(model_name, options))
     n_workers = len(os.sched_getaffinity(0)) if workers is None else workers
     planned = model.plan(open_input(corpus, model_name, groups), memory_limit, n_workers=n_workers or None)
-    result = planned.to_json()
     if as_json:
-        click.echo(json_text(result))
+        click.echo(json_text(planned.to_json()))
         return
-    say(f"{'pass':<10} {'scans':>5} {'tasks':>6} {'slabs':>5} {'worker MiB':>10} {'sums MiB':>9}  part")
-    for p in planned.grouped():
-        part = ", ".join(filter(None, (p.part, "only if needed" if p.possible else "")))
-        line = (
-            f"{p.name:<10} {p.n_scans:>5} {p.n_tasks:>6} {p.n_slabs:>5} {p.task_bytes / 2**20:>10.0f} "
-            f"{p.sums_bytes / 2**20:>9.1f}  {part}"
-        )
-        say(line.rstrip())
-    if "third_moment" in model.get_params():
-        whole = "added up whole" if result["third_moment"] == "full" else "by slices, in a pass of its own"
-        say(f"third moment: {whole} (--third-moment {result['third_moment']})")
-    say(
-        f"in all: {_scans(result)}, {result['n_tasks']} tasks, at most {result['worker_bytes'] / 2**20:.0f} "
-        f"MiB per worker, {result['disk_bytes'] / 2**20:.0f} MiB of disk"
-    )
-    if planned.total_seconds is not None:
-        total = planned.total_seconds
-        say(
-            f"time: {total.low:.1f} to {total.high:.1f} s with {n_workers} worker{'s' if n_workers != 1 else ''}"
-        )
-
-
-def _scans(planned: dict[str, Any]) -> str:
-    """Return the number of scans of a plan, a range if some depend on the data."""
-    most, n_possible = planned["n_scans"], planned["n_possible_scans"]
-    return f"{most - n_possible} to {most} scans" if n_possible else f"{most} scans"
+    for line in str(planned).splitlines():
+        say(line)
 
 
 @click.group()
@@ -213,17 +188,17 @@ def _run_fit(run: runs.Run, cluster: Cluster, as_json: bool) -> None:
     with run.carried_out(cluster) as directory, PassProgress(quiet=cluster.quiet) as progress:
         corpus = run.open_corpus()
         progress.unit = unit_name(corpus)
-        planned = model.plan(corpus, cluster.memory_limit).to_json()
+        planned = model.plan(corpus, cluster.memory_limit)
         run.check_target()
         with open_workers(cluster, corpus) as executor:
             progress.line(
-                f"fitting {executor.description}: {_scans(planned)}, {planned['n_tasks']} tasks, "
-                f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB per worker, "
-                f"{planned['disk_bytes'] / 2**20:,.0f} MiB of disk"
+                f"fitting {executor.description}: {planned.scans}, {planned.n_tasks} tasks, "
+                f"at most {planned.worker_bytes / 2**20:,.0f} MiB per worker, "
+                f"{planned.disk_bytes / 2**20:,.0f} MiB of disk"
             )
             usage = find_usage(run.path)
             # The space that a resumed run already occupies counts towards the space that it needs.
-            needed = planned["disk_bytes"] - held_bytes(run.path)
+            needed = planned.disk_bytes - held_bytes(run.path)
             if usage is not None and usage[0] < needed:
                 logger.warning(
                     "%s: the fit may need %.0f MiB of disk, but only %.0f MiB are free",

@@ -47,7 +47,7 @@ def info(path: str, as_json: bool) -> None:
     \b
     Example: distmom info corpus
     """
-    kind = _kind(path)
+    kind = place_kind(path)
     show({"kind": kind, **_KINDS[kind].describe(path)}, as_json)
 
 
@@ -64,7 +64,7 @@ def verify(path: str, as_json: bool) -> None:
     Example: distmom verify corpus
     """
     try:
-        problems = _KINDS[_kind(path)].verify(path)
+        problems = _KINDS[place_kind(path)].verify(path)
     except StoreError as error:
         problems = [str(error)]
     if as_json:
@@ -78,7 +78,7 @@ def verify(path: str, as_json: bool) -> None:
         sys.exit(StoreError.exit_code)
 
 
-def _kind(path: str) -> str:
+def place_kind(path: str) -> str:
     """Return the kind of a place; a corpus if it is nothing else."""
     if is_url(path):
         try:

@@ -209,8 +209,9 @@ class SpectralEstimator(Seeded):
         planned.program(ledger)
         seconds = None
         if n_workers is not None:
-            seconds = tuple(estimate(ledger, max(1, n_workers)))
-        return Plan(tuple(ledger.entries), seconds)
+            n_workers = max(1, n_workers)
+            seconds = tuple(estimate(ledger, n_workers))
+        return Plan(tuple(ledger.entries), seconds, n_workers, "third_moment" in self.get_params())
 
     def _read_layer(self, corpus: Any) -> Any:
         return with_layer(corpus, self.reads, getattr(self, "layer", None), type(self).__name__)

@@ -12,6 +12,7 @@ from distmom.cli.main import main
 from distmom.corpus import open_corpus
 from distmom.engine import shards
 from distmom.errors import CancelledError
+from distmom.models import MultiLabelMoM
 
 
 def test_ngrams_are_a_length_or_a_range(tmp_path, run, place):
@@ -106,6 +107,23 @@ def test_text_for_people_has_every_key(place, run):
     assert {"moments", "slices", "labels", "selection"} <= set(names)
 
 
+def test_a_plan_in_python_prints_what_the_command_prints(place, run):
+    plan = MultiLabelMoM(3).plan(open_corpus(place / "corpus"))
+    assert run("plan", place / "corpus", "-k", 3, "--workers", 0)[1] == f"{plan}\n"
+
+
+def test_words_and_labels_may_be_those_of_a_corpus(place, run, tmp_path):
+    digests = []
+    for like in ("corpus", "model"):
+        code, out, _ = run(
+            "ingest", place / "test.tsv", tmp_path / like, "--like", place / like, "--workers", 0, "--json"
+        )
+        assert code == 0
+        digests.append(json.loads(out)["digest"])
+    assert digests[0] == digests[1]
+    assert open_corpus(tmp_path / "corpus").vocabulary == open_corpus(place / "corpus").vocabulary
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -121,7 +139,7 @@ def test_text_for_people_has_every_key(place, run):
             "min_df, analyzer: expected none with format xmc, whose documents have numbers of words rather than",
         ),
         ("ingest {train.tsv} new --labels nothing --workers 0", "nothing: cannot be opened"),
-        ("ingest {train.tsv} new --like {corpus} --workers 0", "not a model"),
+        ("ingest {train.tsv} new --like nothing --workers 0", "nothing: there is no such directory"),
         ("ingest {train.tsv} new --format svmlight", "give --zero-based or --one-based"),
         ("ingest {train.tsv} /proc/new --workers 0", "No such file or directory"),
         ("ingest {corpus} new", "is not a file but a directory: expected one file"),

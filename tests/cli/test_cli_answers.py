@@ -212,11 +212,12 @@ def test_options_of_files_are_refused_where_no_file_is_read(run, models, tmp_pat
         ("--analyzer", "char"),
     ],
 )
-def test_options_that_a_model_fixes_are_refused_with_it(run, models, tmp_path, option, value):
-    like = ("--like", models / "model")
+@pytest.mark.parametrize("name", ["model", "corpus"])
+def test_options_that_columns_of_others_fix_are_refused_with_them(run, models, tmp_path, name, option, value):
+    like = ("--like", models / name)
     code, _, err = run("ingest", models / "plain.txt", tmp_path / "c", *like, option, value, *LOCAL)
     assert code == 2
-    assert err.startswith(f"error: {option}: expected none with --like {models / 'model'}, ")
+    assert err.startswith(f"error: {option}: expected none with --like {models / name}, ")
     assert list(tmp_path.iterdir()) == []
     assert run("ingest", models / "plain.txt", tmp_path / "c", *like, *LOCAL)[0] == 0
 

@@ -109,7 +109,8 @@ def test_a_hidden_markov_model_of_tagged_texts(place, run, tmp_path):
     model = HiddenMarkov.load(tmp_path / "m")
     new = tmp_path / "new.seq"
     new.write_text("a0 a1 a0 b3 b2 b1\nb0 b1 a2 a1\n")
-    assert run("ingest", new, tmp_path / "new", "--like", tmp_path / "m", *LOCAL)[0] == 0
+    for like in ("c", "m"):
+        assert run("ingest", new, tmp_path / "new", "--like", tmp_path / like, "--overwrite", *LOCAL)[0] == 0
     assert run("transform", tmp_path / "m", tmp_path / "new", tmp_path / "out", *LOCAL)[0] == 0
     group = zarr.open_group(tmp_path / "out/components.zarr", mode="r")
     states = group["states"][...]
@@ -176,7 +177,8 @@ def test_a_factorial_hidden_markov_model_of_a_file(run, tmp_path):
         (("ingest", "x.npy", "c", "--group-column", "g"), "group_column: does not apply to npy"),
         (("ingest", "x.npy", "c", "--n-symbols", 3), "n_symbols: expected a vector of symbols, got a matrix"),
         (("ingest", "s.seq", "c", "--vocab", "t.tsv"), "--vocab: does not apply to the format sequences"),
-        (("ingest", "x.npy", "c", "--like", "corpus"), "corpus: not a model"),
+        (("ingest", "x.npy", "c", "--like", "titles"), "titles: expected a corpus of layers"),
+        (("ingest", "t.tsv", "c", "--like", "corpus"), "corpus: expected a corpus of words, got one of rows"),
         (
             ("fit", "corpus", "m"),
             "MultiLabelMoM: expected a corpus of words, got one of rows (dense along rows)",

@@ -80,10 +80,56 @@ class Plan:
         One entry per scan, in the order of the program.
     seconds : tuple of Seconds or None
         Time of every pass, and last that of all other work; None for a plan without times.
+    n_workers : int or None
+        Number of workers that the times are for; None for a plan without times.
+    has_third_moment : bool
+        Whether the model adds up a third moment, whole or by slices.
     """
 
     passes: tuple[PlannedPass, ...]
     seconds: tuple[Seconds, ...] | None = None
+    n_workers: int | None = None
+    has_third_moment: bool = False
+
+    def __str__(self) -> str:
+        """Return the plan as a table with one line per pass, followed by the totals."""
+        heading = (
+            f"{'pass':<10} {'scans':>5} {'tasks':>6} {'slabs':>5} {'worker MiB':>10} {'sums MiB':>9}  part"
+        )
+        lines = [heading, *map(_row, self.grouped())]
+        if self.has_third_moment:
+            whole = "added up whole" if self.third_moment == "full" else "by slices, in a pass of its own"
+            lines.append(f"third moment: {whole} (--third-moment {self.third_moment})")
+        lines.append(
+            f"in all: {self.scans}, {self.n_tasks} tasks, at most {self.worker_bytes / 2**20:.0f} MiB per worker, "
+            f"{self.disk_bytes / 2**20:.0f} MiB of disk"
+        )
+        total = self.total_seconds
+        if total is not None:
+            plural = "" if self.n_workers == 1 else "s"
+            lines.append(f"time: {total.low:.1f} to {total.high:.1f} s with {self.n_workers} worker{plural}")
+        return "\n".join(lines)
+
+    @property
+    def scans(self) -> str:
+        """The number of scans in words, a range if some depend on the data."""
+        most, n_possible = len(self.passes), self.n_possible_scans
+        return f"{most - n_possible} to {most} scans" if n_possible else f"{most} scans"
+
+    @property
+    def n_possible_scans(self) -> int:
+        """Number of scans that are made only where data require them."""
+        return sum(p.possible for p in self.passes)
+
+    @property
+    def n_tasks(self) -> int:
+        """Number of tasks of all scans."""
+        return sum(p.n_tasks for p in self.passes)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Size of all sums and stored rows, in bytes."""
+        return sum(p.sums_bytes + p.rows_bytes for p in self.passes)
 
     @property
     def worker_bytes(self) -> int:
@@ -124,9 +170,19 @@ class Plan:
             "passes": [vars(p) for p in self.grouped()],
             "third_moment": self.third_moment,
             "n_scans": len(self.passes),
-            "n_possible_scans": sum(p.possible for p in self.passes),
-            "n_tasks": sum(p.n_tasks for p in self.passes),
+            "n_possible_scans": self.n_possible_scans,
+            "n_tasks": self.n_tasks,
             "worker_bytes": self.worker_bytes,
-            "disk_bytes": sum(p.sums_bytes + p.rows_bytes for p in self.passes),
+            "disk_bytes": self.disk_bytes,
             **({} if total is None else {"seconds": [total.low, total.high]}),
         }
+
+
+def _row(entry: PlannedPass) -> str:
+    """Return one pass as a line of the table."""
+    part = ", ".join(filter(None, (entry.part, "only if needed" if entry.possible else "")))
+    line = (
+        f"{entry.name:<10} {entry.n_scans:>5} {entry.n_tasks:>6} {entry.n_slabs:>5} "
+        f"{entry.task_bytes / 2**20:>10.0f} {entry.sums_bytes / 2**20:>9.1f}  {part}"
+    )
+    return line.rstrip()
