@@ -92,6 +92,12 @@ def test_this_host_and_tls_are_not_refused(address):
         pass
 
 
+def test_tls_without_certificates_is_an_error_that_names_their_options():
+    expected = pytest.raises(ClusterError, match="TLS needs certificates: expected --tls-ca-file")
+    with expected, connected("tls://127.0.0.1:1", 1.0):
+        pass
+
+
 @pytest.mark.parametrize("how", ["argument", "context", "configuration"])
 def test_a_connection_without_tls_may_be_asked_for(how):
     with ExitStack() as stack:

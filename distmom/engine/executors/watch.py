@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import distributed
 from distributed import Client
 from distributed.client import ClosedClientError
+from distributed.comm import parse_address
 from distributed.comm.core import CommClosedError, connect
 from distributed.core import send_recv
 
@@ -322,11 +323,16 @@ def check_address(address: str, timeout_s: float) -> None:
     Raises
     ------
     ClusterError
-        If nothing answers in time, or something other than a scheduler does.
+        If nothing answers in time, something other than a scheduler does, or there are no certificates for TLS.
     """
+    options = distributed.Security().get_connection_args("client")
+    if parse_address(address)[0] == "tls" and options.get("ssl_context") is None:
+        raise ClusterError(
+            f"no scheduler answers at {address}: TLS needs certificates: expected --tls-ca-file, --tls-cert and "
+            "--tls-key, or those of Dask's configuration (distributed.comm.tls), got none"
+        )
 
     async def exchange() -> dict[str, Any]:
-        options = distributed.Security().get_connection_args("client")
         comm = await connect(address, timeout=timeout_s, **options)
         try:
             return dict(await send_recv(comm, op="identity"))
