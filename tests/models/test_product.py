@@ -17,6 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from distmom.cli.main import main
 from distmom.corpus import MemoryCorpus, from_arrays, write_corpus
+from distmom.engine import open_executor
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import load_model
 from distmom.models.gaussian.estimator import SphericalMixture
@@ -192,6 +193,18 @@ def test_a_memory_limit_does_not_change_a_bit():
     assert planned["", "sketch"] > 1
     whole = model.fit_corpus(corpus).components_
     assert (model.fit_corpus(corpus, memory_limit=limit).components_ == whole).all()
+
+
+@pytest.mark.parametrize("start", ["thirds", "documents"])
+def test_more_threads_than_shards_give_the_same_bits(start):
+    X, k = (planted(k=4, d=60, n=3000)[0], 4) if start == "thirds" else (digits()[0], 10)
+    alone = ProductMixture(k, n_em_iter=1).fit_corpus(MemoryCorpus(X))
+    # One shard for two threads: passes with tall sums are divided by columns.
+    with open_executor(threads=2) as executor:
+        both = ProductMixture(k, n_em_iter=1).fit_corpus(MemoryCorpus(X), client=executor)
+    assert both.diagnostics_["start"] == start
+    assert (both.components_ == alone.components_).all()
+    assert (both.weights_ == alone.weights_).all()
 
 
 @pytest.mark.slow

@@ -74,14 +74,16 @@ class PresenceSketchPass(SketchPass):
         products = gather(words.indptr, words.indices, ones, matrix)
         mean = None if self.origin is None else np.asarray(self.origin, np.float64)
         if mean is not None:
-            products -= (mean.T @ matrix)[0]
+            products -= _product(block, mean[:, 0], matrix)
         products *= weights[:, None]
         scatter(words.indptr, words.indices, ones, products, sums["sketch"].single, 0)
         if mean is None:
-            scatter(words.indptr, words.indices, ones, weights[:, None], sums["mean"].single, 0)
-            sums["mean"].settle()
+            # Of several slabs of columns, only the first has the mean.
+            if "mean" in sums:
+                scatter(words.indptr, words.indices, ones, weights[:, None], sums["mean"].single, 0)
+                sums["mean"].settle()
         else:
-            total, sketch = products.sum(axis=0), sums["sketch"].single
+            total, sketch = _product(block, np.ones(len(products)), products), sums["sketch"].single
             for start in range(0, len(sketch), _PIECE_WORDS):
                 piece = slice(start, start + _PIECE_WORDS)
                 sketch[piece] -= mean[piece] * total
@@ -141,8 +143,7 @@ class PresenceMomentsPass(ProjectedPass):
         words, weights = block.words, row_weights(block)
         mean = np.asarray(self.origin, np.float64)
         Y = gather_columns(words.indptr, words.indices, np.ones(words.nnz), self.basis)
-        slabs = self.basis.each() if isinstance(self.basis, Columns) else (self.basis,)
-        Y -= np.concatenate([mean.T @ slab for slab in slabs], axis=1)
+        Y -= _product(block, mean[:, 0], self.basis)
         s = _squared_norms(block, np.asarray(self.scale), mean)
         weighted = Y * weights[:, None]
         sums["mass"] += weights.sum()
@@ -153,6 +154,14 @@ class PresenceMomentsPass(ProjectedPass):
         sums["ys"] += s @ weighted
         add_third_moment(sums["yyy"], Y, Y, None if block.weights is None else weights)
         return None
+
+
+def _product(block: Block, row: np.ndarray, matrix: np.ndarray | Columns) -> np.ndarray:
+    """Return the product of a row with a matrix, whose bits, unlike those of BLAS, do not depend on its slabs."""
+    words = block.words
+    indptr = np.array([0, len(row)], words.indptr.dtype)
+    indices = np.arange(len(row), dtype=words.indices.dtype)
+    return np.asarray(gather_columns(indptr, indices, row, matrix)[0])
 
 
 def _squared_norms(block: Block, scale: np.ndarray, mean: np.ndarray | None) -> np.ndarray:
