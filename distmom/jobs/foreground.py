@@ -85,12 +85,12 @@ def carry_out(
 
 
 def _recorded_code(run: Path, pid: int) -> int | None:
-    """Return the exit code that a driver had recorded when a signal ended it; None if there is none."""
+    """Return the exit code that is recorded for a driver that a signal has ended; None if there is none."""
     epoch = epochs.latest_epoch(run)
     owner, end = epochs.owner_of(run, epoch), epochs.end_of(run, epoch)
     if owner is None or owner.pid != pid or end is None or end.restarted:
         return None
-    return end.exit_code
+    return end.shell_code
 
 
 def _write_or_continue(run: Path, new: JobRecord) -> None:

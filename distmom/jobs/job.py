@@ -37,8 +37,6 @@ from distmom.jobs.remote import (
 
 #: seconds that a driver has to end by itself when its job is cancelled
 GRACE_S = 10.0
-#: seconds that a driver has to begin an epoch after it was started, in addition to the length of a lease
-START_S = 60.0
 #: exit code of a job that was lost
 LOST = ClusterError.exit_code
 
@@ -203,7 +201,7 @@ class Job:
         if observed.state in ENDED:
             return self.described(observed)
         self.place.request_cancel()
-        if observed.state == "queued":
+        if observed.epoch == 0:
             self.place.write_end(0, End("cancelled", 130, text="cancelled before it had begun"))
             self._withdraw()
         elif observed.owner is not None and not observed.owner.is_gone:
@@ -309,6 +307,7 @@ class Job:
         if self.record.driver == "here":
             self.place.forget_request()
             return self
+        before = self.place.records()
         where, accepted = (
             (self.record.scheduler, self._is_accepted) if scheduler is None else (scheduler, None)
         )
@@ -316,8 +315,8 @@ class Job:
             check_versions(client)
             self.place.forget_request()
             self.start(client, scheduler)
-        ends = time.monotonic() + START_S + epochs.LEASE_S
-        while (records := self.place.records()).epoch == observed.epoch and records.end == observed.end:
+        ends = time.monotonic() + epochs.START_S + epochs.LEASE_S
+        while (records := self.place.records()).epoch == before.epoch and records.end == before.end:
             if time.monotonic() > ends:
                 logs = f"distmom jobs logs {shlex.quote(str(self.place.name))}"
                 raise ClusterError(f"{self.id}: no driver has begun: see {logs}")

@@ -51,7 +51,7 @@ class JobPlace(ABC):
 
     @abstractmethod
     def records(self) -> Records:
-        """Read the records of the epochs; a UsageError if the directory of the job was removed."""
+        """Read the records of the epochs; a UsageError if the directory or the objects of the job were removed."""
 
     @abstractmethod
     def output(self, start: int) -> bytes:
@@ -152,7 +152,11 @@ class ObjectPlace(JobPlace):
             self._epoch, self._owner = self._epoch + 1, owner
         end = _parsed(End, END, self._read(epochs.name_of(self._epoch, ".end.json")))
         beat = _parsed(Beat, LEASE, self._read("lease.json")) if self._epoch else None
-        return Records(self._epoch, _parsed(Owner, EPOCH, self._owner), end, beat)
+        if not self._epoch and end is None and self._read("job.json") is None:
+            # Without its objects, a job would be queued for ever.
+            raise UsageError(f"{self.name}: there is no such job")
+        asked = end is not None and end.restarted and self.is_cancelled()
+        return Records(self._epoch, _parsed(Owner, EPOCH, self._owner), end, beat, asked)
 
     def output(self, start: int) -> bytes:
         number, skipped = divmod(start, OUTPUT_BYTES)

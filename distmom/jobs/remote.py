@@ -126,10 +126,14 @@ def started(
         create_directory(place, record)
     (place / "epochs").mkdir(exist_ok=True)
     with open(place / "out.txt", "ab") as out:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             driver_line(place, scheduler), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
             start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1", **variables},
         )  # fmt: skip
+    # A driver works without the record, if its directory was removed or its disk is full.
+    with suppress(OSError):
+        epochs.record_start(place, process.pid)
+    return process
 
 
 def check_place(run: str, record: str = "") -> None:

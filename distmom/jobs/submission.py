@@ -6,19 +6,25 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from distributed import Client
 
 from distmom.corpus.files.storage import FIRST, N_REQUESTS, ObjectStorage, is_url
 from distmom.engine.directory.observation import Condition, Observation
+from distmom.engine.executors import watch
 from distmom.engine.executors.connections import certified, connected
-from distmom.errors import StoreError, UsageError
+from distmom.engine.executors.watch import Watch
+from distmom.errors import ClusterError, StoreError, UsageError
 from distmom.jobs.job import Job
 from distmom.jobs.places import ObjectPlace
 from distmom.jobs.record import find_job, jobs_place, new_record, write_record
 from distmom.jobs.remote import INDEX, check_versions
+
+_R = TypeVar("_R")
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +86,8 @@ def submit(
     UsageError
         If the command cannot be submitted, or the directory is not empty.
     ClusterError
-        If the scheduler does not answer, or versions on the cluster differ.
+        If the scheduler does not answer, or versions on the cluster differ. The message names a job that was
+        submitted before the scheduler fell silent.
     """
     if driver == "here":
         raise UsageError(
@@ -104,7 +111,10 @@ def submit(
                 shutil.rmtree(record.run, ignore_errors=True)
             raise
         entry = {"place": record.url or record.run, "created": record.created}
-        client.set_metadata([*INDEX, record.id], entry)
+        try:
+            _asked(client, client.set_metadata, [*INDEX, record.id], entry)
+        except ClusterError as error:
+            raise ClusterError(f"the job in {entry['place']} was submitted, but {error}") from error
     return job
 
 
@@ -126,6 +136,11 @@ def list_jobs(directory: str | os.PathLike[str] | None = None, scheduler: str | 
     Returns
     -------
     list of Job
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler does not answer.
     """
     jobs = jobs_place(directory)
     places: set[str]
@@ -135,13 +150,18 @@ def list_jobs(directory: str | os.PathLike[str] | None = None, scheduler: str | 
         places = {str(path.parent) for path in jobs.glob("*/job.json")}
     if scheduler is not None:
         with connected(scheduler) as client:
-            known = client.get_metadata(INDEX, default={})
+            known = _asked(client, client.get_metadata, INDEX, default={})
         places |= {entry["place"] for entry in known.values()}
     with ThreadPoolExecutor(N_REQUESTS) as threads:
         found = [job for job in threads.map(_opened, places) if job is not None]
     # A published job may have been found by its directory, too.
     unique = {job.place.name: job for job in found}
     return sorted(unique.values(), key=lambda job: (job.record.created, job.id))
+
+
+def _asked(client: Client, function: Callable[..., _R], *arguments: Any, **options: Any) -> _R:
+    """Call a method of a client; a ClusterError if the scheduler does not answer in time."""
+    return Watch(client, "jobs").call(function, *arguments, limit_s=watch.SILENCE_TIMEOUT_S, **options)
 
 
 def _opened(place: str) -> Job | None:

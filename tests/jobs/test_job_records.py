@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -336,6 +337,20 @@ def test_a_job_whose_directory_was_removed_is_not_waited_for(tmp_path):
             look()
     assert not (tmp_path / "removed").exists()
     assert [each["directory"] for each in statuses(listed)] == [str(tmp_path / "kept")]
+
+
+def test_a_driver_on_another_host_that_does_not_begin_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(epochs, "START_S", 0.5)
+    write_record(tmp_path / "job", new_record(["fit", "c", "m"], "tcp://127.0.0.1:1"))
+    owner = replace(epochs.Owner.this(), host="elsewhere", boot="other")
+    (tmp_path / "job" / "epochs").mkdir()
+    epochs.file_of(tmp_path / "job", 0).write_bytes(epochs.EPOCH.dump(asdict(owner)))
+    found, started = open_job(tmp_path / "job"), time.monotonic()
+    status = found.status(patience_s=0.5)
+    assert time.monotonic() - started >= 1.0
+    assert (status["state"], status["host"], status["epoch"]) == ("lost", "elsewhere", 0)
+    assert found.cancel()["state"] == "cancelled"
+    assert main(["jobs", "run", str(found.directory)]) == 130
 
 
 def test_a_damaged_record_does_not_hide_the_other_jobs(tmp_path, caplog):

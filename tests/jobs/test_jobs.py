@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,9 +24,10 @@ from distmom.cli.main import main
 from distmom.corpus import from_arrays
 from distmom.engine import open_executor
 from distmom.engine.directory import epochs
+from distmom.engine.executors import connections, watch
 from distmom.engine.executors.connections import sharing
 from distmom.errors import ClusterError, UsageError
-from distmom.jobs import Job, job, list_jobs
+from distmom.jobs import Job, job, list_jobs, remote, submission
 from distmom.jobs.record import new_record, write_record
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -46,6 +49,22 @@ def slow(*arguments, accumulate=tasks._accumulate):
 if tasks._accumulate.__name__ != "slow":
     tasks._accumulate = slow
 """
+#: makes a driver that restarts stay for a while without handlers of signals
+SLOW_RESTART = """
+import sys, time
+
+if "--restarted" in sys.orig_argv:
+    open("restarted", "x").close()
+    time.sleep(60)
+"""
+#: gives a scheduler drivers that never begin
+IDLE = """
+import sys
+from distmom.jobs import remote
+
+CODE = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
+remote.driver_line = lambda place, scheduler: [sys.executable, "-c", CODE]
+"""
 #: hides the records of jobs from a worker
 BLIND = """
 from pathlib import Path
@@ -59,12 +78,17 @@ Path.exists = exists
 """
 
 
+def planted_arrays():
+    """Words and labels of a planted corpus."""
+    block = planted_corpus(800, d=300, n_labels=12, k=3, shard_documents=800)[2].read_shard(0)
+    return block.words, block.labels
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A corpus, and a model of it that was fitted in this process."""
     folder = tmp_path_factory.mktemp("jobs")
-    block = planted_corpus(800, d=300, n_labels=12, k=3, shard_documents=800)[2].read_shard(0)
-    from_arrays(folder / "corpus", block.words, block.labels, shard_documents=40)
+    from_arrays(folder / "corpus", *planted_arrays(), shard_documents=40)
     fit = ["fit", str(folder / "corpus"), str(folder / "local"), *MODEL, "--workers", "0", "--quiet"]
     assert main(fit) == 0
     (folder / "slow.py").write_text(SLOW)
@@ -218,6 +242,24 @@ def test_a_job_runs_on_another_cluster_when_its_scheduler_was_killed(place, tmp_
     assert content(tmp_path / "m") == content(place / "local")
 
 
+def test_a_job_whose_driver_and_scheduler_were_killed_before_it_began_is_lost(place, tmp_path):
+    (tmp_path / "idle.py").write_text(IDLE)
+    with scheduler(tmp_path, "--preload", str(tmp_path / "idle.py")) as (address, process):
+        found = submitted(place, address, tmp_path)
+        [pid] = wait_until(lambda: list(found.logs()))
+        assert found.status()["state"] == "queued"
+        assert found.status()["pid"] == int(pid)
+        process.kill()
+        process.wait()
+        os.kill(int(pid), signal.SIGKILL)
+    assert found.wait(30) == 5
+    status = found.status()
+    assert (status["state"], status["epoch"]) == ("lost", 0)
+    with cluster_of_processes(tmp_path, 1) as (other, _):
+        assert found.resume(other).wait(120) == 0, "\n".join(found.logs())
+    assert content(tmp_path / "m") == content(place / "local")
+
+
 def test_what_a_job_was_refused_for_is_recorded(place, cluster, tmp_path):
     fit = ["fit", str(tmp_path / "none"), str(tmp_path / "m"), *MODEL]
     found = distmom.submit(fit, scheduler=cluster, directory=tmp_path / "job")
@@ -310,6 +352,35 @@ def test_a_failure_of_the_cluster_is_followed_by_a_restart(place, tmp_path):
     assert [epochs.end_of(found.directory, epoch).state for epoch in (1, 2)] == ["failed", "done"]
     assert epochs.end_of(found.directory, 1).restarted
     assert content(tmp_path / "m") == content(place / "local")
+
+
+def test_a_job_is_cancelled_whose_driver_is_ended_while_it_restarts(tmp_path):
+    """The new program has no handler of signals at first, and its epoch has ended with the restart."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW_RESTART)
+    record = new_record(["fit", "c", str(tmp_path / "m")], f"tcp://127.0.0.1:{free_port()}", restarts=1)
+    from_arrays(tmp_path / "c", *planted_arrays(), shard_documents=40)
+    write_record(tmp_path / "job", replace(record, folder=str(tmp_path)))
+    found = Job(tmp_path / "job")
+    with (tmp_path / "job" / "out.txt").open("wb") as out:
+        driver = subprocess.Popen(
+            [*COMMAND, "jobs", "run", str(found.directory)], stdout=out, stderr=out, cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        )  # fmt: skip
+    try:
+        wait_until((tmp_path / "restarted").exists)
+        owner = epochs.owner_of(found.directory, 1)
+        assert remote.send_signal(str(found.directory), owner, signal.SIGTERM)
+        assert driver.wait(30) == -signal.SIGTERM, "\n".join(found.logs())
+    finally:
+        driver.kill()
+        driver.wait()
+    status = found.status()
+    assert (status["state"], status["exit_code"], status["epoch"]) == ("cancelled", 130, 1)
+    assert found.wait(1) == 130
+    assert found.cancel() == status
+    # Its end was not requested if a batch system ends it.
+    found.place.forget_request()
+    assert found.status()["state"] == "lost"
 
 
 def test_a_driver_beside_a_worker_is_ended_with_its_job(place, cluster, tmp_path):
@@ -415,3 +486,53 @@ def test_two_jobs_share_a_cluster(cluster):
     assert urgent == 50
     # With the same priority, between 41 and 50 would have ended; how many start early depends on other load.
     assert patient < 35
+
+
+@contextmanager
+def silenced(process, monkeypatch, limit_s):
+    """Stop a scheduler within the block, which accepts connections still, and limit the wait for its replies."""
+    monkeypatch.setattr(watch, "SILENCE_TIMEOUT_S", limit_s)
+    monkeypatch.setattr(watch, "REQUEST_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(connections, "CLOSE_TIMEOUT_S", 1.0)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def ended(function, *arguments):
+    """Return the error of a call in a thread, which has 30 seconds."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(function, *arguments).exception(timeout=30)
+
+
+def test_jobs_of_a_scheduler_that_has_fallen_silent_are_not_waited_for(tmp_path, monkeypatch):
+    with scheduler(tmp_path) as (address, process):
+
+        @contextmanager
+        def connected(*arguments, **options):
+            with connections.connected(*arguments, **options) as client, silenced(process, monkeypatch, 2.0):
+                yield client
+
+        monkeypatch.setattr(submission, "connected", connected)
+        error = ended(list_jobs, tmp_path, address)
+    assert isinstance(error, ClusterError)
+    assert "the scheduler has not answered for 2 s" in str(error)
+
+
+def test_a_job_is_named_where_its_scheduler_falls_silent_once_it_was_submitted(place, tmp_path, monkeypatch):
+    with ExitStack() as stack:
+        address, process = stack.enter_context(scheduler(tmp_path))
+        start = Job.start
+
+        def started(*arguments):
+            start(*arguments)
+            stack.enter_context(silenced(process, monkeypatch, 2.0))
+
+        monkeypatch.setattr(Job, "start", started)
+        error = ended(submitted, place, address, tmp_path)
+        assert isinstance(error, ClusterError)
+        assert f"the job in {tmp_path}/job was submitted, but " in str(error)
+        assert "the scheduler has not answered for 2 s" in str(error)
+        assert (tmp_path / "job" / "job.json").exists()

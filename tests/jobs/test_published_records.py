@@ -156,6 +156,15 @@ def test_a_driver_whose_beat_stands_still_is_lost(s3, bucket, tmp_path):
         job.wait(0.1)
 
 
+def test_a_job_whose_objects_were_removed_is_not_waited_for(s3, bucket, tmp_path):
+    job, _ = published(bucket, tmp_path)
+    assert job.status()["state"] == "queued"
+    ObjectPlace(job.record.url).remove()
+    for look in (lambda: job.wait(5.0), job.status, job.cancel, lambda: next(job.logs(follow=True))):
+        with pytest.raises(UsageError, match=f"{job.record.url}: there is no such job"):
+            look()
+
+
 def test_a_job_that_was_cancelled_before_it_began_ends_when_its_driver_comes(s3, bucket, tmp_path):
     job, run = published(bucket, tmp_path)
     assert job.cancel()["state"] == "cancelled"

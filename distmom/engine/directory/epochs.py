@@ -2,6 +2,7 @@
 
 A run is carried out by one process at a time, its driver, and every driver begins an epoch of the run::
 
+    epochs/0000.json        the driver that was started last as a process of its own, where that is known
     epochs/0001.json        who began the epoch; written once
     epochs/0001.saving      digest of the model that the epoch has begun to put in its place
     epochs/0001.end.json    how the epoch ended; written once
@@ -26,6 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from distmom.corpus.files import lock
+from distmom.corpus.files.commit import write_atomic
 from distmom.corpus.files.lock import birth, is_alive, this_boot
 from distmom.corpus.files.records import RecordFormat, from_record
 from distmom.errors import StoreError
@@ -43,6 +45,10 @@ CANCEL = RecordFormat("distmom-cancel", 1, "remove the file")
 BEAT_S = lock.BEAT_S
 #: seconds without a beat after which another process takes the run over
 LEASE_S = lock.LEASE_S
+#: seconds that a driver has to begin an epoch after it was started, in addition to the length of a lease
+START_S = 60.0
+#: seconds that the process which has started a driver has to record that it ended before its first epoch
+RECORD_S = 3.0
 #: seconds between two reads of the records
 LOOK_S = 1.0
 #: errors of file systems without hard links
@@ -83,7 +89,11 @@ class Owner:
     @classmethod
     def this(cls) -> Owner:
         """Return this process as the owner of a new epoch."""
-        pid = os.getpid()
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int) -> Owner:
+        """Return a process of this host as an owner."""
         return cls(uuid.uuid4().hex, socket.gethostname(), this_boot(), pid, birth(pid), now())
 
     @property
@@ -177,17 +187,20 @@ class Records:
     epoch : int
         Number of the last epoch that was begun; 0 if there is none.
     owner : Owner or None
-        Who began it; None if its record cannot be read.
+        Who began it, or is about to begin the first one; None if its record cannot be read.
     end : End or None
         How it ended; None if it has not.
     beat : Beat or None
         The last one, which may be of another epoch.
+    is_cancelled : bool, default False
+        The end of the run has been requested. Matters where the last epoch ended with a restart only.
     """
 
     epoch: int
     owner: Owner | None
     end: End | None
     beat: Beat | None
+    is_cancelled: bool = False
 
 
 def now() -> str:
@@ -253,12 +266,18 @@ def latest_epoch(run: Path) -> int:
 
 
 def owner_of(run: Path, epoch: int) -> Owner | None:
-    """Return who began an epoch; None if its record cannot be read."""
+    """Return who began an epoch, or was started to begin the first one; None if there is no readable record."""
     try:
         place = file_of(run, epoch)
         return from_record(Owner, EPOCH.read(place), str(place))
     except StoreError:
         return None
+
+
+def record_start(run: Path, pid: int) -> None:
+    """Record that a driver was started as a process of this host, instead of an earlier one."""
+    content = EPOCH.dump(asdict(Owner.of(pid)))
+    write_atomic(file_of(run, 0), content, survives_power_failure=False)
 
 
 def end_of(run: Path, epoch: int) -> End | None:
@@ -293,7 +312,7 @@ def records_of(run: Path) -> Records:
     """Return the content of the records of a run."""
     epoch = latest_epoch(run)
     end = end_of(run, epoch)
-    return Records(epoch, owner_of(run, epoch) if epoch else None, end, beat_of(run) if epoch else None)
+    return Records(epoch, owner_of(run, epoch), end, beat_of(run) if epoch else None, is_cancelled(run))
 
 
 def dump_request() -> bytes:

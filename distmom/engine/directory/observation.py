@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from distmom.engine.directory import epochs
 from distmom.engine.directory.epochs import Beat, End, Owner, Records, records_of
+from distmom.errors import CancelledError
 
 #: states of a run that has ended
 ENDED = ("done", "failed", "cancelled")
@@ -27,6 +28,7 @@ class Condition:
         while it is not decided between ``running`` and ``lost``.
     epoch : int
     owner : Owner or None
+        Who began the epoch; of epoch 0, the process that was started to begin the first one, if that is known.
     end : End or None
     beat : Beat or None
         Last beat of the last epoch.
@@ -62,12 +64,28 @@ class Observation:
         found = self._read()
         epoch, owner, end, beat = found.epoch, found.owner, found.end, found.beat
         if epoch == 0:
-            return Condition("queued" if end is None else end.state, 0, None, end, None)
+            return Condition(self._start(owner) if end is None else end.state, 0, owner, end, None)
         if beat is not None and beat.epoch != epoch:
             beat = None
         if end is not None and not end.restarted:
             return Condition(end.state, epoch, owner, end, beat)
-        return Condition(self._liveness(epoch, owner, beat), epoch, owner, end, beat)
+        state = self._liveness(epoch, owner, beat)
+        if state == "lost" and end is not None and found.is_cancelled:
+            # The driver was ended after it had recorded the restart, and before it began another epoch.
+            state, code = "cancelled", CancelledError.exit_code
+            text = "the driver was ended while it restarted"
+            end = replace(end, state=state, exit_code=code, error="", text=text, restarted=False)
+        return Condition(state, epoch, owner, end, beat)
+
+    def _start(self, owner: Owner | None) -> str:
+        """Return the state of a run of which no epoch has begun."""
+        if owner is None or (owner.is_here and not owner.is_gone):
+            return "queued"
+        # Who has started the process records that it ended, unless both are gone.
+        limit = epochs.RECORD_S if owner.is_here else epochs.START_S + self.patience_s
+        if self._seen != (0, owner.pid):
+            self._seen, self._since = (0, owner.pid), time.monotonic()
+        return "lost" if time.monotonic() - self._since >= limit else "unknown"
 
     def _liveness(self, epoch: int, owner: Owner | None, beat: Beat | None) -> str:
         if owner is not None and owner.is_gone:
