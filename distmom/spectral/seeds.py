@@ -62,8 +62,8 @@ class Seeded(Parametrised):
 
     @property
     def _seed(self) -> int:
-        """The seed: ``random_state``, or the number that the last fit drew in its place."""
-        return self.seed_ if self._is_drawn else int(self.random_state)
+        """The seed of the last fit, whatever ``random_state`` is by now; before a fit, ``random_state``."""
+        return self.seed_ if self._is_drawn or hasattr(self, "seed_") else int(self.random_state)
 
     def _draw_seed(self) -> None:
         """Check the parameters, and set ``seed_`` for a fit."""
@@ -74,7 +74,7 @@ class Seeded(Parametrised):
             self.seed_ = int(self.random_state)
 
     def _stored_parameters(self) -> dict[str, Any]:
-        """Return what is stored of the parameters: ``parameters``, and ``seed`` if it was drawn.
+        """Return what is stored of the parameters: ``parameters``, and ``seed`` if they do not give it.
 
         Arrays are stored as lists, and the state of a generator is not stored.
         """
@@ -82,10 +82,13 @@ class Seeded(Parametrised):
             name: own.tolist() if isinstance(own, np.ndarray) else own
             for name, own in self.get_params().items()
         }
-        if not self._is_drawn:
+        if self._is_drawn:
+            parameters["random_state"] = None
+        if parameters["random_state"] == self._seed:
             return {"parameters": parameters}
-        return {"parameters": {**parameters, "random_state": None}, "seed": self.seed_}
+        return {"parameters": parameters, "seed": self._seed}
 
     def _restore_seed(self, record: Mapping[str, Any]) -> None:
         """Set ``seed_`` of an estimator made of stored parameters; a KeyError if the record lacks it."""
-        self.seed_ = record["seed"] if self.random_state is None else self.random_state
+        is_given = self.random_state is not None and "seed" not in record
+        self.seed_ = self.random_state if is_given else record["seed"]

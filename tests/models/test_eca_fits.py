@@ -18,6 +18,7 @@ from distmom.corpus import ViewCorpus, ingest_rows
 from distmom.engine import plan_pass
 from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import InputError, NumericalError, StoreError, UsageError
+from distmom.evaluate.factor_report import render_factor_report
 from distmom.models import ECA, load_model
 from distmom.models.eca.cumulants import warn_of_noise
 from distmom.moments.small import SmallMoments
@@ -181,6 +182,7 @@ def test_another_prior_does_not_change_a_fitted_model(sample, tmp_path):
     model.set_params(prior="independent").save(tmp_path / "m")
     for each in (model, ECA.load(tmp_path / "m")):
         np.testing.assert_array_equal(each.transform(views.X, views.groups), found)
+        assert "distribution of the factors: <b>dirichlet</b>" in render_factor_report(each)
 
 
 @pytest.mark.parametrize(

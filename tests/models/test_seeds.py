@@ -47,6 +47,24 @@ def test_generators_give_the_seeds():
             model(given).fit(X)
 
 
+def test_a_seed_that_is_set_for_another_fit_does_not_change_that_of_the_last(tmp_path):
+    X = presences()
+    errors = standard_errors(model(3).fit(X), model(3)._corpus(X))
+    for number, random_state in enumerate((7, None)):
+        fitted = model(3).fit(X).set_params(random_state=random_state)
+        fitted.save(tmp_path / f"{number}")
+        loaded = load_model(tmp_path / f"{number}")
+        assert (loaded.random_state, loaded.seed_) == (random_state, 3)
+        for one in (fitted, loaded):
+            found = standard_errors(one, one._corpus(X))
+            assert found.keys() == errors.keys()
+            for name, values in errors.items():
+                np.testing.assert_array_equal(found[name], values)
+        loaded.save(tmp_path / f"{number} again")
+        assert load_model(tmp_path / f"{number} again").seed_ == 3
+    assert model(3).fit(X).set_params(random_state=7).fit(X).seed_ == 7
+
+
 @pytest.mark.parametrize("random_state", [None, np.random.RandomState(0)], ids=["none", "generator"])
 def test_a_saved_model_keeps_the_seed_that_was_drawn(random_state, tmp_path):
     X, fitted = presences(), model(random_state)
