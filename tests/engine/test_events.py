@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 
 import numba
 import pytest
+from clusters import scheduler, wait_until
 from distributed import Client, LocalCluster
 
 from distmom.cli.progress import PassProgress
@@ -26,7 +28,7 @@ from distmom.engine.directory.events import (
     PassStarted,
     read_log,
 )
-from distmom.engine.executors.cluster import OnCluster
+from distmom.engine.executors.cluster import COMPILING, OnCluster
 from distmom.errors import StoreError
 from distmom.models import ProductMixture
 
@@ -111,6 +113,35 @@ def test_events_of_a_cluster_arrive_in_the_thread_of_the_caller(tmp_path, monkey
             kernel = compiled(add_one)
             assert engine.on_scheduler(lambda x: kernel(x), lambda: 2) == 3
     assert seen == [(KernelsMissing("decomposition"), threading.current_thread(), [2])]
+
+
+@pytest.mark.cluster
+def test_fits_that_share_a_client_all_receive_notices_of_compilation(tmp_path):
+    with (
+        scheduler(tmp_path) as (address, _),
+        Client(address, set_as_default=False) as client,
+        Client(address, set_as_default=False) as other,
+    ):
+        executors, reports = (OnCluster(client), OnCluster(client)), ([], [])
+
+        def delivered(number):
+            # The scheduler may receive the first event before the subscription.
+            other.log_event(COMPILING, None)
+            executors[number]._notices.deliver()
+            return reports[number]
+
+        def announced(*numbers):
+            """Announce compilations until they are reported to fits."""
+            for number in numbers:
+                wait_until(partial(delivered, number), 10)
+                reports[number].clear()
+
+        with executors[0].compiling(lambda: reports[0].append(0)):
+            with executors[1].compiling(lambda: reports[1].append(1)):
+                announced(0, 1)
+            announced(0)
+        with executors[1].compiling(lambda: reports[1].append(1)):
+            announced(1)
 
 
 def test_an_incomplete_last_line_is_left_out_and_removed(tmp_path):

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import dask
 import distributed
@@ -286,14 +289,39 @@ class OnCluster:
     @contextmanager
     def compiling(self, report: Callable[[], None]) -> Iterator[None]:
         # Messages arrive on the event loop, where no call that waits for the cluster could be made.
-        with suppress(ClosedClientError):
-            self.client.subscribe_topic(COMPILING, self._notices.announce)
-        try:
-            with self._notices.go_to(report), watched(self._notices.announce):
-                yield
-        finally:
-            with suppress(ClosedClientError):
-                self.client.unsubscribe_topic(COMPILING)
+        with (
+            _subscribed(self.client, self._notices),
+            self._notices.go_to(report),
+            watched(self._notices.announce),
+        ):
+            yield
+
+
+#: notices of the work that uses a client, which has one handler for a topic
+_subscribers: WeakKeyDictionary[Client, list[Notices]] = WeakKeyDictionary()
+_subscribers_lock = threading.Lock()
+
+
+@contextmanager
+def _subscribed(client: Client, notices: Notices) -> Iterator[None]:
+    """Announce compilations on the cluster of a client to notices; a context manager."""
+    with _subscribers_lock, suppress(ClosedClientError):
+        together = _subscribers.setdefault(client, [])
+        together.append(notices)
+        if len(together) == 1:
+            client.subscribe_topic(COMPILING, partial(_announce_to, together))
+    try:
+        yield
+    finally:
+        with _subscribers_lock, suppress(ClosedClientError):
+            together.remove(notices)
+            if not together:
+                client.unsubscribe_topic(COMPILING)
+
+
+def _announce_to(together: list[Notices], event: object) -> None:
+    for notices in tuple(together):
+        notices.announce(event)
 
 
 @contextmanager
