@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +17,9 @@ from typing import Any
 from distmom.cli.exits import exit_code
 from distmom.cli.terminal import plain, say
 from distmom.errors import UsageError
+
+#: seconds after which a signal is sent again whose exception Python has dropped
+AGAIN_S = 0.05
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -64,6 +69,9 @@ class _Sentence(logging.Formatter):
 def _interruptible(*, is_last: bool) -> Iterator[None]:
     """Let the first SIGINT or SIGTERM raise KeyboardInterrupt, and let no second one disturb the cleaning up.
 
+    Python drops an exception that is raised in a destructor or in the callback of a weak reference. The signal is
+    sent again then.
+
     Parameters
     ----------
     is_last : bool
@@ -72,15 +80,32 @@ def _interruptible(*, is_last: bool) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    interrupted = False
+    interrupted = has_ended = False
+    received = signal.SIGINT
 
     def interrupt(number: int, frame: Any) -> None:
-        nonlocal interrupted
+        nonlocal interrupted, received
         if interrupted:
             return
-        interrupted = True
+        interrupted, received = True, signal.Signals(number)
         raise KeyboardInterrupt
 
+    def dropped(given: sys.UnraisableHookArgs) -> None:
+        nonlocal interrupted
+        if not interrupted or not issubclass(given.exc_type, KeyboardInterrupt):
+            hook(given)
+            return
+        interrupted = False
+        # Destructors run anywhere, also where locks of the threading module are held.
+        _thread.start_new_thread(send_again, ())
+
+    def send_again() -> None:
+        time.sleep(AGAIN_S)
+        if not has_ended:
+            signal.pthread_kill(main_thread, received)
+
+    main_thread = threading.get_ident()
+    hook, sys.unraisablehook = sys.unraisablehook, dropped
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number, old in kept.items():
         if old is not signal.SIG_IGN:
@@ -88,6 +113,7 @@ def _interruptible(*, is_last: bool) -> Iterator[None]:
     try:
         yield
     finally:
+        has_ended, sys.unraisablehook = True, hook
         for number, old in kept.items():
             signal.signal(number, signal.SIG_IGN if interrupted and is_last else old)
 

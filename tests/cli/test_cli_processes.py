@@ -180,6 +180,60 @@ sys.exit(main.main())
     assert (process.returncode, process.stderr) == (130, "interrupted\n")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kind", ["destructor", "callback"])
+def test_an_interrupt_that_python_drops_in_a_destructor_is_heeded(kind, number):
+    code = f"""
+import os, sys, time, weakref
+from distmom.cli import main
+
+def interrupt(reference=None):
+    for _ in range(2):
+        os.kill(os.getpid(), {int(number)})
+
+class Held:
+    pass
+
+def work(command):
+    held = Held()
+    if {kind!r} == "destructor":
+        Held.__del__ = interrupt
+    else:
+        reference = weakref.ref(held, interrupt)
+    del held
+    time.sleep(30)
+    return 0
+
+main.exit_code = work
+sys.exit(main.main())
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", code, "info", "nothing"],
+        capture_output=True, text=True, timeout=20, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert (process.returncode, process.stderr) == (130, "interrupted\n")
+
+
+def test_other_errors_in_destructors_are_reported_as_before(monkeypatch, capsys):
+    seen = []
+
+    class Held:
+        def __del__(self):
+            raise KeyError("held")
+
+    def work(command):
+        Held()
+        return 0
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda given: seen.append(str(given.exc_value)))
+    hook = sys.unraisablehook
+    monkeypatch.setattr("distmom.cli.main.exit_code", work)
+    assert main(["info", "nothing"]) == 0
+    assert seen == ["'held'"]
+    assert sys.unraisablehook is hook
+
+
 def test_an_interrupt_around_a_command_is_one_word(monkeypatch, capsys):
     def interrupted(command):
         raise KeyboardInterrupt
