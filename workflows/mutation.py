@@ -30,10 +30,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosmic_ray.mutating import mutate_code
-from cosmic_ray.plugins import get_operator
-from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkItem, WorkResult
+try:
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+    from cosmic_ray.work_db import WorkDB, use_db
+    from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkItem, WorkResult
+except ModuleNotFoundError as error:
+    # --help does without it.
+    missing: str | None = error.name
+else:
+    missing = None
 
 ROOT = Path(__file__).resolve().parents[1]
 #: exact recovery of a population from its moments, which exercises most of the path from words to topics
@@ -248,6 +254,8 @@ def main() -> None:
     modules = options.modules or list(TESTS)
     if unknown := [module for module in modules if module not in TESTS]:
         parser.error(f"MODULE: expected some of {', '.join(TESTS)}, got {', '.join(unknown)}")
+    if missing is not None:
+        parser.error(f"{missing} is not installed: pip install 'distmom[mutation,test]'")
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="mutation-") as temporary:
         copy = Path(temporary).resolve() / "distmom"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from clusters import scheduler, worker
+from distributed import Client, LocalCluster, worker_client
 from helpers import count, planted_corpus, random_corpus
 from scipy.sparse import vstack
 
@@ -80,6 +81,39 @@ def test_workers_that_are_threads_of_this_process_give_the_same_bits(corpus):
         processes=False, n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0"
     ) as client:
         assert fitted(corpus, client) == expected
+
+
+#: lets clients of a worker stay new for a while
+SLOW_CLIENT = """
+import asyncio
+from distributed import Client
+
+
+async def slow(self, *, begin=Client._start, **options):
+    await asyncio.sleep(2)
+    return await begin(self, **options)
+
+
+# A worker may load this twice.
+if Client._start.__name__ != "slow":
+    Client._start = slow
+"""
+
+
+def test_tasks_of_a_worker_share_a_client_that_is_still_new(tmp_path):
+    (tmp_path / "slow_client.py").write_text(SLOW_CLIENT)
+
+    def opened():
+        with worker_client() as client, open_executor(client) as executor:
+            return list(executor.map(abs, [-1]))
+
+    with (
+        scheduler(tmp_path) as (address, _),
+        worker(tmp_path, address, "one", "--nthreads", "4", "--preload", str(tmp_path / "slow_client.py")),
+        Client(address, set_as_default=False) as client,
+    ):
+        tasks = [client.submit(opened, pure=False) for _ in range(4)]
+        assert client.gather(tasks) == [[1]] * 4
 
 
 async def fit_in_a_thread(corpus):

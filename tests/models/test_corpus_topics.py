@@ -163,6 +163,18 @@ def test_default_number_follows_the_size_of_the_corpus(documents, monkeypatch):
     assert few.diagnostics_["topics_error"].startswith("by default 200 documents of")
 
 
+def test_fewer_topics_than_by_default_are_no_warning(documents, caplog):
+    """Three kinds of documents carry three topics."""
+    Y = documents[1]
+    kinds = np.repeat(np.eye(K, dtype=int), N_OWN, axis=1) * np.tile(np.arange(1, N_OWN + 1), K)
+    X = kinds[np.arange(600) % K]
+    by_default = MultiLabelMoM(3).fit(X, Y)
+    assert by_default.corpus_topics_ is not None
+    assert "topics requested" not in caplog.text
+    MultiLabelMoM(3, head="linear", n_topics=6).fit(X, Y)
+    assert "the moments carry 3 of the 6 topics requested" in caplog.text
+
+
 def test_large_corpora_are_sampled(documents, model, monkeypatch):
     monkeypatch.setattr(corpus_topics, "MOST_POSITIONS", 20_000)
     sampled = named(MultiLabelMoM(3, head="linear", n_topics=K).fit(*documents))

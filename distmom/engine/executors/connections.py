@@ -8,6 +8,7 @@ import multiprocessing
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
@@ -28,6 +29,8 @@ from distmom.errors import ClusterError, UsageError
 WORKER_ENVIRONMENT = {"MALLOC_TRIM_THRESHOLD_": 128 << 20, "MALLOC_MMAP_THRESHOLD_": 32 << 20}
 #: seconds that closing a connection may take
 CLOSE_TIMEOUT_S = 10.0
+#: seconds between looks whether a new client has begun to connect
+START_LOOK_S = 0.01
 
 
 @contextmanager
@@ -75,6 +78,7 @@ def open_executor(
             raise UsageError(
                 "client: expected a distributed.Client that is not asynchronous, got one that is"
             )
+        _await_start(client, connect_timeout_s)
         with _in_use(client) as executor:
             yield executor
     elif scheduler is not None:
@@ -273,6 +277,16 @@ def certified(ca_file: str | None, cert: str | None, key: str | None) -> Iterato
         settings["distributed.comm.require-encryption"] = True
     with dask.config.set(settings):
         yield
+
+
+def _await_start(client: Client, timeout_s: float) -> None:
+    """Wait until a client that another thread has created has begun to connect, or the time is up.
+
+    Tasks that run in one worker share a client (`distributed.worker_client`), which the first of them creates.
+    """
+    ends = time.monotonic() + timeout_s
+    while client.status == "newly-created" and time.monotonic() < ends:
+        time.sleep(START_LOOK_S)
 
 
 @contextmanager

@@ -325,7 +325,9 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
         if not n_topics:
             return None
         model = topic_model(n_topics, self._seed, self.precision, self.decompose_on)
-        return why_no_topics(run, model) or run.attempt(fit_topics, model, required=False)
+        return why_no_topics(run, model) or run.attempt(
+            fit_topics, model, self.n_topics is not None, required=False
+        )
 
     def _keep(self, state: MultiLabelState) -> None:
         super()._keep(state)

@@ -81,6 +81,8 @@ class InitSettings:
         Loss by which words are mixtures of anchor words, a name in `distmom.models.topics.anchors.LOSSES`.
     max_words : int or None
         Number of words that a topic of the third moment keeps; None: all of positive probability.
+    is_requested : bool, default True
+        Whether the user has chosen the number of topics, and is warned if the moments carry fewer.
     """
 
     trials: tuple[float | None, ...]
@@ -88,6 +90,7 @@ class InitSettings:
     orders: str
     loss: str
     max_words: int | None
+    is_requested: bool = True
 
     @property
     def alpha0s(self) -> list[float]:
@@ -155,7 +158,7 @@ def _initials(
     if not topic_sets:
         raise errors[0]
     for init in topic_sets:
-        if len(init.proportions) < moments.settings.n_states:
+        if settings.is_requested and len(init.proportions) < moments.settings.n_states:
             logger.warning(
                 "%s: the moments carry %d of the %d topics requested", init.name, len(init.proportions),
                 moments.settings.n_states,

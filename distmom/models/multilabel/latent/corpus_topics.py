@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -175,7 +175,7 @@ def why_no_topics(run: Run, model: SpectralLDA) -> str | None:
     return None
 
 
-def fit_topics(run: Run, model: SpectralLDA) -> CorpusTopics:
+def fit_topics(run: Run, model: SpectralLDA, is_requested: bool = True) -> CorpusTopics:
     """Fit the topics of the corpus of a run and their labels.
 
     Parameters
@@ -183,6 +183,8 @@ def fit_topics(run: Run, model: SpectralLDA) -> CorpusTopics:
     run : Run
     model : SpectralLDA
         Model whose parameters are used; it is not changed.
+    is_requested : bool, default True
+        Whether the user has chosen the number of topics.
 
     Raises
     ------
@@ -193,7 +195,8 @@ def fit_topics(run: Run, model: SpectralLDA) -> CorpusTopics:
     documents = _sample(corpus, model._seed)
     words, numbers = moment_words(run, settings.n_states, model.min_df, model.max_df, model.scale_words)
     moments = fit_moments(run, settings, words, documents, documents)
-    init = initials(run, moments, numbers, model.init_settings())[0]
+    how_found = replace(model.init_settings(), is_requested=is_requested)
+    init = initials(run, moments, numbers, how_found)[0]
     initial = initial_topics(init.topics, init.proportions, dtype=settings.dtype)
     method = model.refine_method(corpus)
     topics = refine_topics(run, initial, method, model.n_refine_passes(corpus), documents, model.eta)
