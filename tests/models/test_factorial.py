@@ -320,6 +320,12 @@ def test_pipelines_take_chains_as_columns():
     scaled = StandardScaler().fit_transform(drawn.X)
     expected = FactorialHMM(2).fit_transform(scaled, drawn.lengths)
     np.testing.assert_array_equal(steps.fit_transform(drawn.X, drawn.lengths), expected)
+    by_name = {"factorialhmm__lengths": drawn.lengths}
+    np.testing.assert_array_equal(steps.fit_transform(drawn.X, **by_name), expected)
+    found = steps.fit(drawn.X, **by_name)[-1].transform(scaled, drawn.lengths)
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(UsageError, match="lengths: expected them once"):
+        steps.fit(drawn.X, drawn.lengths, **by_name)
 
 
 @pytest.mark.cluster

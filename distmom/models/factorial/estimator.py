@@ -29,7 +29,7 @@ from distmom.models.factorial.pictures import pictures_of
 from distmom.models.factorial.recovery import Canonical, load_chains, recover
 from distmom.models.markov.chain import Chain, Edges, Steps, best_path, posterior, unit_log_likelihoods
 from distmom.models.markov.fitting import standards
-from distmom.models.markov.inputs import sequences_in_memory
+from distmom.models.markov.inputs import given_lengths, sequences_in_memory
 from distmom.models.markov.passes import ExpectationPass, stored_edges
 from distmom.moments.sequences.factorial import ChainMomentsPass, ChainSketchPass
 from distmom.moments.sequences.windows import N_STEPS, StepMeanPass, n_step_features
@@ -116,13 +116,15 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
     decompose_on: str = place_parameter()
     random_state: Seed = seed_parameter()
 
-    def fit(self, X: Any, lengths: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, lengths: Any = None) -> Self:
         """Fit sequences in memory.
 
         Parameters
         ----------
         X : array_like of shape (n_steps, n_features)
             Steps of all sequences, one after the other.
+        y : array_like of shape (n_sequences,), optional
+            The lengths, where they are given by position, as in ``fit(X, lengths)``.
         lengths : array_like of shape (n_sequences,), optional
             Number of steps of each sequence; by default all steps are one sequence, which needs ``windows="all"``.
 
@@ -133,13 +135,13 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
         Raises
         ------
         UsageError
-            If a parameter is invalid or does not suit the sequences.
+            If a parameter is invalid or does not suit the sequences, or the lengths are given twice.
         InputError
             If a value is not finite, the lengths do not match, or no sequence has three steps.
         NumericalError
             If the moments carry fewer chains than requested, or chains cannot be identified.
         """
-        return self.fit_corpus(sequences_in_memory(X, lengths, dense=True))
+        return self.fit_corpus(sequences_in_memory(X, given_lengths(y, lengths), dense=True))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; raise a UsageError or InputError otherwise."""
@@ -259,8 +261,9 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
         values = joint_values(len(self.startprob_))
         return posterior(steps, chain, Edges.none(chain.n_states), "float64", values)[1]
 
-    def fit_transform(self, X: Any, lengths: Any = None) -> Any:  # type: ignore[override]
+    def fit_transform(self, X: Any, y: Any = None, *, lengths: Any = None) -> Any:  # type: ignore[override]
         """Fit sequences, and return the means of the chains at every step (see `fit` and `transform`)."""
+        lengths = given_lengths(y, lengths)
         return self.fit(X, lengths).transform(X, lengths)
 
     def predict(self, X: Any, lengths: Any = None) -> np.ndarray:

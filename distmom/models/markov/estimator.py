@@ -18,7 +18,7 @@ from distmom.models.markov.chain import Chain
 from distmom.models.markov.contexts import assign_symbols, unknown_contexts
 from distmom.models.markov.fitted import FittedMarkov
 from distmom.models.markov.fitting import SEQUENCES_PER_STATE, Fitting, frequency_of, standards
-from distmom.models.markov.inputs import sequences_in_memory
+from distmom.models.markov.inputs import given_lengths, sequences_in_memory
 from distmom.models.markov.passes import ExpectationPass, stored_edges
 from distmom.models.markov.recovery import ROUTES, Recovered, load_windows, recover
 from distmom.moments.sequences.moments import ContextPass, WindowMomentsPass, WindowSketchPass
@@ -139,7 +139,7 @@ class HiddenMarkov(FittedMarkov):
     decompose_on: str = place_parameter()
     random_state: Seed = seed_parameter()
 
-    def fit(self, X: Any, lengths: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, lengths: Any = None) -> Self:
         """Fit sequences in memory.
 
         Parameters
@@ -147,6 +147,8 @@ class HiddenMarkov(FittedMarkov):
         X : array_like of shape (n_steps,) or (n_steps, n_features)
             Symbols, integers from 0, or dense steps; a column of integers is read as symbols, a column of floats
             as dense steps. All sequences, one after the other.
+        y : array_like of shape (n_sequences,), optional
+            The lengths, where they are given by position, as in ``fit(X, lengths)``.
         lengths : array_like of shape (n_sequences,), optional
             Number of steps of each sequence; by default all steps are one sequence.
 
@@ -157,14 +159,14 @@ class HiddenMarkov(FittedMarkov):
         Raises
         ------
         UsageError
-            If a parameter is invalid or does not suit the sequences.
+            If a parameter is invalid or does not suit the sequences, or the lengths are given twice.
         InputError
             If a value is not finite or not a symbol, the lengths do not match, or no sequence has three
             steps.
         NumericalError
             If the moments carry fewer states than requested.
         """
-        return self.fit_corpus(sequences_in_memory(X, lengths))
+        return self.fit_corpus(sequences_in_memory(X, given_lengths(y, lengths)))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; raise a UsageError or InputError otherwise."""

@@ -10,8 +10,18 @@ from scipy import sparse
 from distmom.corpus import RowCorpus
 from distmom.corpus.block import refuse_masked
 from distmom.corpus.layers import refuse_corpus
-from distmom.errors import InputError
+from distmom.errors import InputError, UsageError
 from distmom.spectral.inputs.tables import corpus_of_rows
+
+
+def given_lengths(y: Any, lengths: Any) -> Any:
+    """Return lengths of sequences that are given by position, as ``y``, or by name; a UsageError if both are.
+
+    A pipeline of scikit-learn gives its last step ``y`` by position, and parameters of the step by name.
+    """
+    if y is not None and lengths is not None:
+        raise UsageError("lengths: expected them once, got them both by position (y) and by name")
+    return y if lengths is None else lengths
 
 
 def sequences_in_memory(
