@@ -20,10 +20,10 @@ needs_deploy = pytest.mark.skipif(not DEPLOY.is_dir(), reason="needs the files o
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"])
 
 
-def needs(*programs):
-    """Return a mark of tests that run programs of tests/packages.sh."""
+def needs(*programs, script="tests/packages.sh"):
+    """Return a mark of tests that run programs which a script installs."""
     missing = [name for name in programs if shutil.which(name, path=PATH) is None]
-    reason = f"needs {', '.join(missing)}: run tests/packages.sh"
+    reason = f"needs {', '.join(missing)}: run {script}"
     return pytest.mark.skipif(bool(missing), reason=reason)
 
 

@@ -298,5 +298,6 @@ def test_tasks_of_an_array_need_a_job(batch, tmp_path):
 
 @needs("shellcheck")
 def test_scripts_follow_the_rules_of_shellcheck():
-    scripts = (DEPLOY / "slurm.sh", DEPLOY.parent / "tests" / "packages.sh")
+    own = Path(__file__).parents[1]
+    scripts = (DEPLOY / "slurm.sh", own / "packages.sh", own / "kubernetes.sh")
     subprocess.run(["shellcheck", *map(str, scripts)], check=True)

@@ -1,7 +1,5 @@
 """deploy/Dockerfile and deploy/compose.yaml with Docker: containers of a new image, in a network of their own."""
 
-import faulthandler
-import json
 import os
 import signal
 import urllib.request
@@ -10,47 +8,16 @@ from pathlib import Path
 import pytest
 import yaml
 from clusters import wait_until
-from deployment import DEPLOY, PATH, certificates, needs, needs_deploy, needs_extra, run, same_models, started
+from containers import WARM, base_files, engine, import_base, needs_engine
+from deployment import DEPLOY, certificates, needs_deploy, needs_extra, run, same_models
 
 import distmom
 
 pytestmark = needs_deploy
-MARKS = (
-    needs("dockerd", "docker", "mmdebstrap"),
-    pytest.mark.skipif(os.getuid() != 0, reason="needs the rights of root, to start a Docker engine"),
-    pytest.mark.cluster,
-    pytest.mark.slow,
-    pytest.mark.nightly,
-    pytest.mark.timeout(1500),
-)
-#: compiles some kernels in seconds; all of them take minutes
-WARM = "distmom synth bibtex /tmp/warm --docs 300"
-#: what pip of this machine needs to find packages
-SHARED = ("/etc/ssl/certs", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates", "/etc/pip.conf")
 #: user of the containers
 OWNER = 1234
 #: where the package of Compose has its program
 PLUGIN = "./usr/libexec/docker/cli-plugins/docker-compose"
-
-
-def needs_engine(test):
-    """Mark a test that runs containers."""
-    for mark in MARKS:
-        test = mark(test)
-    return test
-
-
-class Docker:
-    """The clients of an engine that listens on a socket of its own."""
-
-    def __init__(self, address):
-        self.environment = {**os.environ, "PATH": PATH, "DOCKER_HOST": address}
-
-    def __call__(self, *command, timeout=60):
-        return run("docker", *command, timeout=timeout, env=self.environment)
-
-    def inspect(self, container, field):
-        return json.loads(self("inspect", "--format", f"{{{{json {field}}}}}", container))
 
 
 class Compose:
@@ -73,55 +40,25 @@ def test_the_image_follows_the_rules_of_hadolint():
 
 
 @pytest.fixture(scope="module")
-def base(request):
-    """The files of a Debian with Python, in place of the image that the Dockerfile names."""
-    place = request.config.cache.mkdir("distmom-image") / "bookworm.tar"
-    if not place.exists():
-        new = place.with_suffix(".new.tar")
-        packages = "--include=python3,python3-venv,ca-certificates"
-        run("mmdebstrap", "--variant=minbase", packages, "bookworm", new, timeout=200)
-        new.rename(place)
-    return place
-
-
-@pytest.fixture(scope="module")
 def docker(tmp_path_factory):
     """An engine whose images and containers are removed with it."""
-    # It takes longer than the time after which pytest prints where a test is.
-    faulthandler.cancel_dump_traceback_later()
-    folder = tmp_path_factory.mktemp("docker")
-    address, log = f"unix://{folder}/docker.sock", folder / "log"
-    # Neither a network nor a rule of the firewall stays behind.
-    options = ("--bridge=none", "--iptables=false", "--storage-driver=overlay2", "--host", address)
-    places = ("--data-root", folder / "data", "--exec-root", folder / "run", "--pidfile", folder / "pid")
-    with started(log, "dockerd", *options, *places) as engine:
-
-        def listens():
-            assert engine.poll() is None, log.read_text()[-4000:]
-            return "API listen" in log.read_text()
-
-        wait_until(listens)
-        yield Docker(address)
+    with engine(tmp_path_factory.mktemp("docker")) as docker:
+        yield docker
 
 
 @pytest.fixture(scope="module")
-def compose(docker, base, tmp_path_factory):
+def compose(docker, request, tmp_path_factory):
     """A scheduler and two workers as containers, brought up as the file says."""
     folder = tmp_path_factory.mktemp("compose")
-    docker("import", base, "bookworm", timeout=300)
-    docker("create", "--name", "base", "--network", "none", "bookworm", "true")
-    for path in filter(os.path.exists, SHARED):
-        docker("cp", path, f"base:{Path(path).parent}/")
-    docker("commit", "base", "distmom-base", timeout=120)
-    docker("rm", "base")
+    import_base(docker, base_files(request.config.cache))
     # Debian 12 has the first version of Compose only, which refuses the file.
     package = folder / "compose.tar"
     run("mmdebstrap", "--variant=extract", "--include=docker-compose", "trixie", package, timeout=200)
     run("tar", "-xf", package, "-C", folder, "--strip-components=5", PLUGIN)
-    build = {"args": {"BASE": "distmom-base", "WARM": WARM}, "network": "host"}
+    recipe = {"args": {"BASE": "distmom-base", "WARM": WARM}, "network": "host"}
     override = folder / "override.yaml"
     override.write_text(
-        yaml.safe_dump({"services": {name: {"build": build} for name in ("scheduler", "worker", "driver")}})
+        yaml.safe_dump({"services": {name: {"build": recipe} for name in ("scheduler", "worker", "driver")}})
     )
     tls, data = certificates(folder / "tls"), folder / "data"
     data.mkdir()

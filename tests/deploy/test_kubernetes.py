@@ -16,14 +16,13 @@ import yaml
 from clusters import wait_until
 from dask.utils import parse_bytes
 from deployment import DEPLOY, PATH, certificates, planted, same_models, started
+from operators import operator_wheel
 from stores import free_port
 
 if not DEPLOY.is_dir():
     pytest.skip("needs the files of deploy/", allow_module_level=True)
 
 KUBERNETES = DEPLOY / "kubernetes"
-#: the release of the operator whose definitions are the schema
-OPERATOR = "dask-kubernetes==2026.3.0"
 
 
 def documents(name):
@@ -130,14 +129,8 @@ def strict(schema):
 @pytest.fixture(scope="module")
 def definitions(tmp_path_factory):
     """The definitions of the operator's resources by kind, from its package."""
-    folder = tmp_path_factory.mktemp("operator")
-    pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), OPERATOR]
-    done = subprocess.run(pip, capture_output=True, text=True, timeout=200, check=False)
-    if done.returncode:
-        pytest.skip(f"needs the package {OPERATOR}, which 'pip download' does not get: {done.stderr[-300:]}")
-    [wheel] = folder.glob("*.whl")
     found = {}
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(operator_wheel(tmp_path_factory.mktemp("operator"))) as archive:
         for name in archive.namelist():
             if re.search(r"/crds/\w+\.yaml$", name):
                 read = yaml.load(archive.read(name), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
