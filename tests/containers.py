@@ -46,7 +46,7 @@ class Docker:
 
 
 @contextmanager
-def engine(folder, *options, inside=()):
+def engine(folder, *options, inside=("unshare", "--mount")):
     """Run an engine whose images and containers are below a folder; neither network nor firewall is changed.
 
     Parameters
@@ -55,7 +55,7 @@ def engine(folder, *options, inside=()):
     *options : str
         Further options of dockerd; by default its containers have no network but that of the machine.
     inside : tuple of str
-        Start of the command, which may choose another network.
+        Start of the command; by default, the mounts of the engine are its own and end with it.
     """
     # It takes longer than the time after which pytest prints where a test is.
     faulthandler.cancel_dump_traceback_later()

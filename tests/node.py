@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import yaml
@@ -80,15 +80,9 @@ class Node:
             sys.stderr.write(self.kubectl("get", "events", "-A", "--sort-by=.lastTimestamp")[-6000:])
             for pod in self.list("pods", "--all-namespaces"):
                 name, space = pod["metadata"]["name"], pod["metadata"]["namespace"]
-                end = ("logs", "--tail=30", "-n", space, name)
-                shown = subprocess.run(
-                    [*self.inside, "kubectl", *end],
-                    env=self.environment,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                )
-                sys.stderr.write(f"{name}:\n{shown.stdout}{shown.stderr}")
+                # A pod that has not started has no log.
+                with suppress(AssertionError):
+                    sys.stderr.write(f"{name}:\n{self.kubectl('logs', '--tail=30', '-n', space, name)}")
             raise
 
 
@@ -236,7 +230,7 @@ def is_node_ready(cluster):
 
 
 def name_services(cluster):
-    """Give every service its name, as the name server of a cluster does for itself."""
+    """Give the present services their names, which the name server of a cluster does by itself elsewhere."""
     for service in cluster.list("services", "--all-namespaces"):
         name, space = service["metadata"]["name"], service["metadata"]["namespace"]
         place = Path(cluster.folder) / "names" / f"{name}.{space}"

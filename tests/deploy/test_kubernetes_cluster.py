@@ -10,11 +10,14 @@ from deployment import DEPLOY, certificates, needs, needs_deploy, same_models
 from node import PROGRAMS, name_services, node
 from operators import OPERATOR, operator_wheel
 
-pytestmark = [needs_deploy, needs(*PROGRAMS, script="tests/kubernetes.sh"), pytest.mark.timeout(2400)]
+pytestmark = [needs_deploy, needs(*PROGRAMS, "helm", script="tests/kubernetes.sh")]
 KUBERNETES = DEPLOY / "kubernetes"
 MODEL = ("-k", "3", "--head", "posterior")
-#: what the images are named in the files, and how many bytes of memory a pod reserves here
-IMAGE, MEMORY = "distmom:0.1.0", "128Mi"
+#: image of the recipes
+IMAGE = "distmom:0.1.0"
+#: what a pod reserves on this small node
+REQUESTS = {"cpu": "50m", "memory": "128Mi"}
+#: folder of the operator's package
 CHART = "dask_kubernetes/operator/deployment/helm/dask-kubernetes-operator/"
 
 
@@ -44,21 +47,19 @@ def images(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster(images, tmp_path_factory):
-    """A cluster with the operator, a volume and the secret of the recipes."""
+    """A cluster with the operator, and the claim and the secret of the recipes."""
     folder, data = tmp_path_factory.mktemp("node"), images[1]
     with node(folder, images[0], "pause:1") as cluster:
         name_services(cluster)
+        volume = {
+            "accessModes": ["ReadWriteMany"],
+            "capacity": {"storage": "100Gi"},
+            "hostPath": {"path": str(data)},
+        }
+        claim = adapted("daskjob.yaml", "model")[0]
         cluster.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolume",
-                "metadata": {"name": "data"},
-                "spec": {
-                    "accessModes": ["ReadWriteMany"],
-                    "capacity": {"storage": "100Gi"},
-                    "hostPath": {"path": str(data)},
-                },
-            }
+            {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "data"}, "spec": volume},
+            claim,
         )
         certificates(folder / "tls")
         cluster.kubectl("create", "secret", "generic", "distmom-tls", f"--from-file={folder}/tls")
@@ -89,16 +90,12 @@ def adapted(name, model):
             return value
         value = {key: adapt(each) for key, each in value.items()}
         if "requests" in value and "limits" in value:
-            value["requests"] = {"cpu": "50m", "memory": MEMORY}
+            value["requests"] = REQUESTS
         if "replicas" in value:
             value["replicas"] = 2
         return value
 
     return [adapt(each) for each in yaml.safe_load_all((KUBERNETES / name).read_text())]
-
-
-def logs(cluster, pod):
-    return cluster.kubectl("logs", pod)
 
 
 @needs_engine
@@ -111,7 +108,7 @@ def test_a_job_has_the_bits_of_one_process(cluster, images):
 
     with cluster.explained():
         wait_until(lambda: state() in ("Successful", "Failed"), timeout_s=200)
-        assert state() == "Successful", logs(cluster, "distmom-fit-runner")
+        assert state() == "Successful", cluster.kubectl("logs", "distmom-fit-runner")
     assert same_models(images[1] / "model", images[1] / "local")
 
 
