@@ -13,7 +13,9 @@ trap 'rm -rf "$place"' EXIT
 apt-get update -qq || true
 apt-get install -y -qq --no-install-recommends \
     golang-go golang-github-modern-go-reflect2-dev dpkg-dev make rsync jq unzip \
-    etcd-server kubernetes-client dnsmasq-base iptables conntrack iproute2 openssl
+    etcd-server dnsmasq-base iptables conntrack iproute2 openssl
+# Other packages have a kubectl as well, beside which Debian's cannot be installed.
+command -v kubectl > /dev/null || apt-get install -y -qq --no-install-recommends kubernetes-client
 
 # Lists of sources are for this script alone.
 mkdir "$place/parts" "$place/lists"
