@@ -159,6 +159,16 @@ def test_an_interrupt_in_the_first_moment_is_one_word():
     assert process.returncode == 130
 
 
+def ended(code, timeout_s):
+    """Run a program that begins with the handlers of signals of Python; return its exit code and errors."""
+    process = subprocess.run(
+        [sys.executable, "-c", code, "info", "nothing"],
+        capture_output=True, text=True, timeout=timeout_s, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    return process.returncode, process.stderr
+
+
 def test_a_second_interrupt_while_the_process_ends_is_ignored():
     code = """
 import atexit, os, signal, sys
@@ -172,12 +182,7 @@ atexit.register(interrupt)
 main.exit_code = interrupt
 sys.exit(main.main())
 """
-    process = subprocess.run(
-        [sys.executable, "-c", code, "info", "nothing"],
-        capture_output=True, text=True, timeout=60, check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    assert (process.returncode, process.stderr) == (130, "interrupted\n")
+    assert ended(code, 60) == (130, "interrupted\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -207,12 +212,7 @@ def work(command):
 main.exit_code = work
 sys.exit(main.main())
 """
-    process = subprocess.run(
-        [sys.executable, "-c", code, "info", "nothing"],
-        capture_output=True, text=True, timeout=20, check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    assert (process.returncode, process.stderr) == (130, "interrupted\n")
+    assert ended(code, 20) == (130, "interrupted\n")
 
 
 def test_other_errors_in_destructors_are_reported_as_before(monkeypatch, capsys):

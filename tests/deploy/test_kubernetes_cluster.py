@@ -17,7 +17,7 @@ MODEL = ("-k", "3", "--head", "posterior")
 IMAGE = "distmom:0.1.0"
 #: what a pod reserves on this small node
 REQUESTS = {"cpu": "50m", "memory": "128Mi"}
-#: folder of the operator's package
+#: folder of the chart in the package of the operator
 CHART = "dask_kubernetes/operator/deployment/helm/dask-kubernetes-operator/"
 
 

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,10 +23,9 @@ from distmom.cli.main import main
 from distmom.corpus import from_arrays
 from distmom.engine import open_executor
 from distmom.engine.directory import epochs
-from distmom.engine.executors import connections, watch
 from distmom.engine.executors.connections import sharing
 from distmom.errors import ClusterError, UsageError
-from distmom.jobs import Job, job, list_jobs, remote, submission
+from distmom.jobs import Job, job, list_jobs, remote
 from distmom.jobs.record import new_record, write_record
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -486,53 +484,3 @@ def test_two_jobs_share_a_cluster(cluster):
     assert urgent == 50
     # With the same priority, between 41 and 50 would have ended; how many start early depends on other load.
     assert patient < 35
-
-
-@contextmanager
-def silenced(process, monkeypatch, limit_s):
-    """Stop a scheduler within the block, which accepts connections still, and limit the wait for its replies."""
-    monkeypatch.setattr(watch, "SILENCE_TIMEOUT_S", limit_s)
-    monkeypatch.setattr(watch, "REQUEST_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(connections, "CLOSE_TIMEOUT_S", 1.0)
-    process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGCONT)
-
-
-def ended(function, *arguments):
-    """Return the error of a call in a thread, which has 30 seconds."""
-    with ThreadPoolExecutor(1) as threads:
-        return threads.submit(function, *arguments).exception(timeout=30)
-
-
-def test_jobs_of_a_scheduler_that_has_fallen_silent_are_not_waited_for(tmp_path, monkeypatch):
-    with scheduler(tmp_path) as (address, process):
-
-        @contextmanager
-        def connected(*arguments, **options):
-            with connections.connected(*arguments, **options) as client, silenced(process, monkeypatch, 2.0):
-                yield client
-
-        monkeypatch.setattr(submission, "connected", connected)
-        error = ended(list_jobs, tmp_path, address)
-    assert isinstance(error, ClusterError)
-    assert "the scheduler has not answered for 2 s" in str(error)
-
-
-def test_a_job_is_named_where_its_scheduler_falls_silent_once_it_was_submitted(place, tmp_path, monkeypatch):
-    with ExitStack() as stack:
-        address, process = stack.enter_context(scheduler(tmp_path))
-        start = Job.start
-
-        def started(*arguments):
-            start(*arguments)
-            stack.enter_context(silenced(process, monkeypatch, 2.0))
-
-        monkeypatch.setattr(Job, "start", started)
-        error = ended(submitted, place, address, tmp_path)
-        assert isinstance(error, ClusterError)
-        assert f"the job in {tmp_path}/job was submitted, but " in str(error)
-        assert "the scheduler has not answered for 2 s" in str(error)
-        assert (tmp_path / "job" / "job.json").exists()
