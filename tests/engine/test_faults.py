@@ -68,16 +68,35 @@ def test_a_cluster_without_workers_is_given_up(monkeypatch):
         next(OnCluster(client).map(abs, [1]))
 
 
-def test_a_cluster_keeps_nothing_of_a_pass_that_has_ended():
-    """Otherwise, a worker that dies later would let Dask carry out tasks of this pass again."""
+def slept(seconds):
+    time.sleep(seconds)
+    return 1
+
+
+def reduced(executor, seconds):
+    return executor.reduce(slept, [(each,) for each in seconds], sum, 4, lambda index: None, "pass")
+
+
+def mapped(executor, seconds):
+    return sum(executor.map(slept, seconds))
+
+
+def decomposed(executor, seconds):
+    return executor.on_scheduler(int, partial(slept, seconds[0])) * len(seconds)
+
+
+# The client looks whether the scheduler answers after one second.
+@pytest.mark.parametrize("longest", [0.0, 1.2])
+@pytest.mark.parametrize("work", [reduced, mapped, decomposed])
+def test_a_cluster_keeps_nothing_of_work_that_has_ended(work, longest):
+    """Otherwise, a worker that dies later would let Dask carry out tasks of this work again."""
     with threads() as (local, client):
         gc.disable()
         try:
-            done = OnCluster(client).reduce(int, [("1",)] * 20, sum, 4, lambda index: None, "pass")
+            assert work(OnCluster(client), [longest, *[0.0] * 19]) == 20
             wait_until(lambda: not local.scheduler.tasks, 20)
         finally:
             gc.enable()
-    assert done == 20
 
 
 def test_tasks_that_finish_in_another_order_change_no_bit(corpus, cluster):

@@ -107,7 +107,7 @@ class Reduction:
                 self._start(Node(level, index))
                 return
             # A single child is the result of its parent.
-            self.ready[level][index] = future
+            self.ready[level][index] = self.ready[level - 1].pop(children[0])
 
     def parts(self, node: Node) -> list[Future]:
         """Return the results of the children of a node, none for a leaf."""

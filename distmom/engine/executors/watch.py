@@ -111,8 +111,10 @@ class Watch:
                 # wait() needs a current client, and this one is deliberately not the default.
                 with self.client.as_current():
                     return list(distributed.wait(futures, timeout=1.0, return_when="FIRST_COMPLETED").done)
-            except TimeoutError:
-                pass
+            except TimeoutError as error:
+                # Dask's waiting function refers to its error, which would keep the tasks, and with them their
+                # results, until the next garbage collection.
+                error.__traceback__ = None
             except CancelledError:
                 # Their data went with a worker, unless the connection to the scheduler is lost.
                 self._ask()
