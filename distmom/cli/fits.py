@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import Any
 
 import click
 
+from distmom.blas import usable_cores
 from distmom.cli import run as runs
 from distmom.cli.moments import add_up, are_moments, fit_kept
 from distmom.cli.options import (
@@ -62,7 +62,7 @@ def plan(
               distmom plan views.npy --model factors --groups groups.npy
     """
     model = estimator(model_name)(**parameters(model_name, options))
-    n_workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    n_workers = usable_cores() if workers is None else workers
     planned = model.plan(open_input(corpus, model_name, groups), memory_limit, n_workers=n_workers or None)
     if as_json:
         click.echo(json_text(planned.to_json()))

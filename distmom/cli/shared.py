@@ -14,6 +14,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from distmom.blas import usable_cores
 from distmom.cli.options import INPUT_NAMES, Cluster
 from distmom.cli.parameters import can
 from distmom.cli.terminal import say
@@ -30,7 +31,7 @@ def open_workers(cluster: Cluster, corpus: Any = None) -> Iterator[Executor]:
     """Open a place to run tasks, by default one local process per core, or threads here for a small corpus."""
     workers, threads = cluster.workers, 1
     if workers is None and cluster.scheduler is None:
-        n_cores = len(os.sched_getaffinity(0))
+        n_cores = usable_cores()
         # Processes would take longer to start than they save.
         here = corpus is not None and cluster.memory_limit is None and is_small(corpus)
         workers, threads = (0, n_cores) if here else (n_cores, 1)

@@ -1,12 +1,12 @@
 """Commands in this process: results, messages and exit codes."""
 
 import json
-import os
 import re
 
 import pytest
 from helpers import SUBJECTS, labelled_lines, scores
 
+from distmom.cli import shared
 from distmom.cli.app import cli
 from distmom.cli.main import main
 from distmom.corpus import open_corpus
@@ -362,10 +362,10 @@ def test_an_error_that_is_the_cause_of_its_context_is_reported_once(monkeypatch,
 
 def test_a_small_corpus_is_fitted_in_this_process(run, tmp_path, place, monkeypatch):
     fit = ("fit", place / "corpus", "-k", "3", "--head", "linear")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(shared, "usable_cores", lambda: 2)
     assert "fitting on 2 threads of this process" in run(*fit[:2], tmp_path / "m", *fit[2:])[2]
     monkeypatch.setattr(shards, "KEPT_BYTES", 10)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
+    monkeypatch.setattr(shared, "usable_cores", lambda: 1)
     assert "fitting on 1 threads of" in run(*fit[:2], tmp_path / "n", *fit[2:])[2]
 
 
