@@ -1,11 +1,13 @@
-"""A task holds the rows of one shard at a time."""
+"""A task holds the rows of one shard at a time, and nothing keeps the rows of a pass that has ended."""
 
+import gc
 import weakref
 
 import numpy as np
+import pytest
 
 from distmom.corpus import RowCorpus
-from distmom.engine import Pass, open_engine
+from distmom.engine import Pass, open_engine, open_executor
 from distmom.engine.sums.additive import SumSpec
 
 
@@ -36,3 +38,17 @@ def test_a_shard_is_released_before_the_next_is_read():
     with open_engine(corpus) as engine:
         np.testing.assert_array_equal(engine.run(SumPass(3)).sums["total"], [100.0] * 3)
     assert corpus.alive == [0] * 10
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_corpus_is_released_without_a_garbage_collection(threads):
+    corpus = RowCorpus(np.ones((100, 3)), shard_rows=10)
+    reference = weakref.ref(corpus)
+    gc.disable()
+    try:
+        with open_executor(threads=threads) as executor, open_engine(corpus, executor=executor) as engine:
+            np.testing.assert_array_equal(engine.run(SumPass(3)).sums["total"], [100.0] * 3)
+        del corpus, engine
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -103,20 +103,8 @@ class InProcess:
         subject: Subject = no_subject,
     ) -> Any:
         levels = tree_levels(len(arguments), fan_in)
-        # The tree asks for its leaves in their order.
         leaves = self.map(operator.call, [partial(function, *each) for each in arguments])
-
-        def node(level: int, index: int) -> Any:
-            if level == 0:
-                result = next(leaves)
-                on_done(index)
-                return result
-            children = tree_node_children(index, fan_in, levels[level - 1])
-            if len(children) == 1:
-                return node(level - 1, children[0])
-            return merge(node(level - 1, child) for child in children)
-
-        return node(len(levels) - 1, 0)
+        return _node(len(levels) - 1, 0, leaves, merge, fan_in, levels, on_done)
 
     def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
         return map(partial(attempted, function), items)
@@ -129,6 +117,28 @@ class InProcess:
 
     def compiling(self, report: Callable[[], None]) -> AbstractContextManager[None]:
         return watched(report)
+
+
+def _node(
+    level: int,
+    index: int,
+    leaves: Iterator[Any],
+    merge: Merge,
+    fan_in: int,
+    levels: list[int],
+    on_done: OnDone,
+) -> Any:
+    """Return the sum of a node of the tree, which asks for its leaves in their order."""
+    # A local function that calls itself would keep what a pass has read until the next garbage collection.
+    if level == 0:
+        result = next(leaves)
+        on_done(index)
+        return result
+    below = [
+        partial(_node, level - 1, child, leaves, merge, fan_in, levels, on_done)
+        for child in tree_node_children(index, fan_in, levels[level - 1])
+    ]
+    return below[0]() if len(below) == 1 else merge(each() for each in below)
 
 
 class Notices:
