@@ -16,7 +16,7 @@ from distmom.engine.directory.run_directory import RunDirectory
 from distmom.engine.environment import environment
 from distmom.engine.executors.executor import Executor
 from distmom.engine.passes import Pass, fingerprint
-from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
+from distmom.engine.plan import LIMIT_SHARE, RESERVED_BYTES, PassPlan, frequent_rows_of, plan_pass
 from distmom.engine.reports import Report, remove_others
 from distmom.engine.results import Tallies
 from distmom.engine.stored.arrays import StoredArray, StoredRows, release_maps
@@ -63,10 +63,16 @@ class Scans:
         n_threads = self.directory.planned.given(self.executor.n_threads)
         return plan_pass(self.corpus, pass_, self.memory_limit, n_threads)
 
+    def _checked_plan(self, pass_: Pass) -> PassPlan:
+        """Return the plan of a pass; a warning is logged if workers have less memory than it needs."""
+        plan = self.plan(pass_)
+        self.executor.check_memory(pass_.name, plan.task_bytes, RESERVED_BYTES, LIMIT_SHARE)
+        return plan
+
     def add_up_tall(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Tallies, Folded]:
         """Add all documents to partial tall sums in files; also return the report of the tasks."""
         files = self.directory.partials_of(pass_.name, key)
-        plan = self.plan(pass_)
+        plan = self._checked_plan(pass_)
         # Accumulators reuse the pages of earlier files, and later files those of accumulators.
         self.directory.partials.drop()
         release_maps()
@@ -111,7 +117,7 @@ class Scans:
 
     def add_up(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, Folded]:
         """Add up all documents; return the total and the report of the tasks."""
-        plan = self.plan(pass_)
+        plan = self._checked_plan(pass_)
         files = self.directory.partials_of(pass_.name, key)
         self.directory.partials.release()
         release_maps()

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import re
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from helpers import random_corpus
 from numpy.testing import assert_allclose
 
 from distmom.corpus import from_arrays
-from distmom.engine import Pass, SumSpec, open_engine, open_executor
+from distmom.engine import Pass, Selection, SumSpec, open_engine, open_executor
 from distmom.errors import ClusterError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -152,3 +153,26 @@ def test_processors_of_two_kinds_are_reported_and_agree_up_to_rounding(corpus, t
     with open_engine(corpus, tmp_path / "calm") as engine:
         here = engine.run(ProductsPass(corpus.n_words)).sums["x"]
     assert_allclose(found, here, rtol=1e-12)
+
+
+def warnings_of(caplog):
+    return [each.getMessage() for each in caplog.records if each.name == "distmom.engine.executors.cluster"]
+
+
+def test_a_pass_that_may_need_more_memory_than_a_worker_has_is_named_once(corpus, tmp_path, caplog):
+    with engine_of(corpus, tmp_path, "--memory-limit", "500MiB") as engine:
+        for selection in (None, Selection(0.5, heldout=True)):
+            engine.run(ProductsPass(corpus.n_words, selection))
+    (warning,) = warnings_of(caplog)
+    assert warning.startswith("pass products: a worker may need 384 MiB, but tcp://127.0.0.1:")
+    assert "has 500 MiB, of which it can use 70 % before Dask spills" in warning
+
+
+@pytest.mark.parametrize("limit", ["1GiB", "0"])
+def test_what_the_tasks_of_a_worker_need_together_is_compared_with_its_limit(corpus, tmp_path, caplog, limit):
+    with engine_of(corpus, tmp_path, "--memory-limit", limit, "--nthreads", "4", of_workers=({},)) as engine:
+        for needed_mib in (430, 500, 500, 600):
+            engine.executor.check_memory("sums", needed_mib << 20, 384 << 20, 0.7)
+    found = [re.findall("need (.*) MiB, but .* has (.*) MiB", each) for each in warnings_of(caplog)]
+    # 0 is no limit; 430 MiB for one task are 568 for four, and fit.
+    assert found == ([] if limit == "0" else [[("848", "1024")], [("1248", "1024")]])

@@ -68,6 +68,7 @@ class OnCluster:
         self._priority: int = LEVELS * dask.config.get("distmom.priority", 0)
         self._versions = environment().versions()
         self._notices = Notices()
+        self._warned_bytes = 0
 
     @property
     def n_threads(self) -> int:
@@ -103,6 +104,24 @@ class OnCluster:
                 raise ClusterError(f"worker {worker}: cannot run this distmom: {got}")
             if wrong := differing(self._versions, got.versions()):
                 raise ClusterError(f"worker {worker}: other versions than the client: {wrong}")
+
+    def check_memory(self, name: str, task_bytes: int, shared_bytes: int, usable_share: float) -> None:
+        if task_bytes <= self._warned_bytes:
+            return
+        found = Watch(self.client, name).call(self.client.scheduler_info, n_workers=-1)["workers"]
+        for worker, facts in sorted(found.items(), key=lambda each: each[1]["memory_limit"] or 0):
+            needed = shared_bytes + facts["nthreads"] * (task_bytes - shared_bytes)
+            # 0 means that the worker has no limit.
+            memory = facts["memory_limit"]
+            if memory and needed > usable_share * memory:
+                self._warned_bytes = task_bytes
+                logger.warning(
+                    "pass %s: a worker may need %.0f MiB, but %s has %.0f MiB, of which it can use %.0f %% "
+                    "before Dask spills, pauses or kills it; with --memory-limit, the pass is divided into "
+                    "smaller tasks or refused",
+                    name, needed / 2**20, worker, memory / 2**20, 100 * usable_share,
+                )  # fmt: skip
+                return
 
     def idle_timeout_s(self) -> float | None:
         """Return the seconds without a task after which the scheduler closes itself; None if unknown."""

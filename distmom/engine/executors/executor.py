@@ -40,6 +40,22 @@ class Executor(Protocol):
         """Number of tasks that run at a time."""
         ...
 
+    def check_memory(self, name: str, task_bytes: int, shared_bytes: int, usable_share: float) -> None:
+        """Log a warning if tasks may need more memory than workers have, and earlier tasks did not need as much.
+
+        Parameters
+        ----------
+        name : str
+            Name of the pass for messages.
+        task_bytes : int
+            Projected peak memory of a process with one task.
+        shared_bytes : int
+            The part of this that the tasks of a process share.
+        usable_share : float
+            Share of the memory of a worker that its tasks may use.
+        """
+        ...
+
     def reduce(
         self,
         function: Callable[..., Any],
@@ -91,6 +107,9 @@ class InProcess:
 
     description = "in this process"
     n_threads = 1
+
+    def check_memory(self, name: str, task_bytes: int, shared_bytes: int, usable_share: float) -> None:
+        return
 
     def reduce(
         self,
