@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--restarts", type=int, default=10, help="of hmmlearn; 0 leaves it out [%(default)s]")
     parser.add_argument("--iterations", type=int, default=100, help="of hmmlearn, at most [%(default)s]")
     parser.add_argument("--passes", type=int, nargs="+", default=[0, 10, 50],
-                        help="passes of Baum and Welch after the moments [%(default)s]")  # fmt: skip
+                        help="Baum-Welch passes after the moments [%(default)s]")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     args = parser.parse_args(arguments)

@@ -11,7 +11,7 @@ from distmom.errors import InputError, UsageError
 def chosen_names(text: str, known: Sequence[str]) -> list[str]:
     """Return the names in a file if the text is its path, else the names separated by commas in the text.
 
-    They are spelt as those of the model, whose Unicode normal form may be another.
+    The names are returned as the model spells them, possibly in another Unicode normal form.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def chosen_names(text: str, known: Sequence[str]) -> list[str]:
     # In the order given.
     found: dict[str, None] = {}
     numbers = NumberedNames(known)
-    # Many names are longer than a path may be, which is an error with `Path.is_file`.
+    # A list of names may be longer than a path may be; `Path.is_file` then raises an error.
     if os.path.isfile(text):
         names = read_names(text)
         for line, name in enumerate(names, 1):

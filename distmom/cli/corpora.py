@@ -81,7 +81,7 @@ from distmom.spectral.capabilities import Capability
 @click.option(
     "--views",
     type=click.Choice(["sentences"]),
-    help="Make a unit of every document, with one row of word counts per sentence (for --model factors).",
+    help="Make every document a unit with one row of word counts per sentence (for --model factors).",
 )
 @row_options
 @overwrite_option

@@ -55,7 +55,7 @@ def plan(
 
     The time is a range, estimated by trying every pass on one block of documents.
 
-    CORPUS is as in 'distmom fit'. The models 'moments' and 'search' are those of the commands of the same names.
+    CORPUS is as in 'distmom fit'. The models 'moments' and 'search' stand for the commands of those names.
 
     \b
     Examples: distmom plan corpus -k 100 --memory-limit 2GiB
@@ -215,7 +215,7 @@ def _run_fit(run: runs.Run, cluster: Cluster, as_json: bool) -> None:
         if common > MANY_COMMON and not has_background:
             progress.line(
                 f"words that are in more than {model.max_df:.0%} of the documents make up {common:.0%} of the text and "
-                "are shared by the topics; --background gives them one of their own"
+                "are shared by the topics; --background gives them a topic of their own"
             )
     result = {"model": run.model, "fit_seconds": round(model.fit_seconds_, 2), **model.summary()}
     if as_json:
@@ -233,9 +233,9 @@ def _run_fit(run: runs.Run, cluster: Cluster, as_json: bool) -> None:
         say(_choice_line(model.selection_))
         if (repeated := model.selection_["repeated"]) > MANY_REPEATED:
             say(
-                f"{repeated:.0%} of the held-out documents have the same words as another document; unless as many new "
-                "documents will repeat known ones, remove such copies before the fit: a blend chosen with them "
-                "relies too much on the nearest documents"
+                f"{repeated:.0%} of the held-out documents have the same words as another document; if new documents will "
+                "repeat known ones less often, remove such copies before the fit: a blend chosen with them relies too "
+                "much on the nearest documents"
             )
 
 

@@ -29,7 +29,8 @@ _COMMANDS = ("fit", "update", "moments", "ingest", "predict", "transform", "eval
 _WRITTEN = {"fit": "model", "update": "dst", "moments": "dst"}
 #: arguments of commands with the places that they read, apart from those that they write
 _READ = ("corpus", "model", "src")
-#: seconds before a command is restarted, times the number of restarts, and at most
+#: seconds before the first restart of a command; multiplied by the number of the restart, up to the second
+#: value
 RESTART_PAUSE_S, LONGEST_PAUSE_S = 10.0, 60.0
 #: seconds without a beat after which the commands here report a job as lost
 PATIENCE_S = 25.0
@@ -92,9 +93,10 @@ def submit(
 ) -> None:  # fmt: skip
     """Run a command on a Dask cluster in the background.
 
-    The command runs in its own process on the scheduler's host, or elsewhere with --driver, in the directory in which
-    it was submitted. Its paths, and that of the job, must be visible there and to all workers. With --driver here and
-    --run, the same command continues the job, so that a pod or a systemd unit may be restarted.
+    The command runs in its own process on the scheduler's host, or elsewhere with --driver, in the directory in
+    which it was submitted. Its paths and the directory of the job must be visible there and to all workers.
+    With --driver here and --run, the same command continues the job, so that a pod or a systemd unit may be
+    restarted.
 
     \b
     Examples: distmom submit fit corpus model -k 100 --scheduler tcp://host:8786

@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         with _interruptible(is_last=arguments is None):
             return exit_code(partial(_run, arguments))
     except KeyboardInterrupt:
-        # It came in the instant before errors of the command are caught, or after it.
+        # The signal came just before errors of the command are caught, or just after.
         say("interrupted", err=True)
         return 130
     finally:
@@ -67,7 +67,7 @@ class _Sentence(logging.Formatter):
 
 @contextmanager
 def _interruptible(*, is_last: bool) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM raise KeyboardInterrupt, and let no second one disturb the cleaning up.
+    """Raise KeyboardInterrupt at the first SIGINT or SIGTERM, and let no second one disturb the clean-up.
 
     Python drops an exception that is raised in a destructor or in the callback of a weak reference. The signal is
     sent again then.

@@ -32,7 +32,7 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]
         # Imported here, as it takes longer than all of the help.
         from distmom.engine import parse_bytes
 
-        # A unit alone would be read as one of it, and a size may be negative.
+        # A unit alone would be read as one such unit, and a negative number would be accepted.
         if str(value).strip()[:1].isdigit():
             with suppress(ValueError, OverflowError):
                 return int(parse_bytes(str(value)))

@@ -84,7 +84,7 @@ def place_kind(path: str) -> str:
         try:
             contents = find_contents(path)
         except UsageError:
-            # Without the right to list, a store refuses access to an object that is not there.
+            # Without permission to list, a store refuses access to an object that is not there.
             return "corpus"
         return contents.kind if contents is not None and contents.kind in _KINDS else "corpus"
     if not Path(path).exists():

@@ -89,7 +89,7 @@ class Run:
         """
         begun = False
         try:
-            # Without space for the lock nothing has begun; once the run has, the error also names how to resume.
+            # Without space for the lock, nothing has begun. Later errors also state how to resume the run.
             with space_explained(self.path), RunDirectory(self.path).held(interrupt) as directory:
                 begun = True
                 try:
@@ -188,14 +188,14 @@ class Run:
 
     @contextmanager
     def _conflict_explained(self) -> Iterator[None]:
-        """Extend errors about the path of the model by how to keep the finished passes; a context manager."""
+        """State in errors about the path of the model how to keep the finished passes; a context manager."""
         try:
             yield
         except UsageError as error:
             if not _has_sums(self.path):
                 raise
             raise UsageError(
-                f"{error}; this run is kept: give its command again with another destination, or with --overwrite, "
+                f"{error}; this run is kept: repeat its command with another destination, or with --overwrite, "
                 f"and with --run {shlex.quote(str(self.path))}"
             ) from error
 

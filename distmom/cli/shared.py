@@ -156,7 +156,7 @@ def open_views(path: str, groups: str | None) -> ViewCorpus:
         if not Path(place).is_file():
             raise UsageError(
                 f"{place}: expected an .npy or .npz file, got "
-                f"{'another kind of place' if Path(place).exists() else 'none'}"
+                f"{'something else' if Path(place).exists() else 'none'}"
             )
     return ViewCorpus(path, groups)
 

@@ -108,7 +108,7 @@ def ingest_collection(
         if names is not None:
             found = {layer: check_names("names", list(names), len(names))}
             if n_symbols not in (None, len(names)):
-                raise UsageError(f"n_symbols: expected {len(names)} as there are names, got {n_symbols}")
+                raise UsageError(f"n_symbols: expected {len(names)}, the number of names, got {n_symbols}")
             n_symbols = len(names)
         if collection.ndim == 2:
             # Dask represents an unknown number of columns by NaN.

@@ -203,7 +203,7 @@ class Pass:
         block : Block or RowBlock
             Documents in memory.
         rows : mapping of str to ndarray of shape (n_documents, ...) or (n_rows, ...)
-            What earlier passes stored for these units or their rows, by the names given to `Engine.run`.
+            Rows that earlier passes stored for these units or their rows, by the names given to `Engine.run`.
         """
         raise TypeError(f"{type(self).__name__} does not define how a block is added")
 

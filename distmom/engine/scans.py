@@ -158,7 +158,8 @@ class Scans:
     def _fold(self, pass_: Pass, tasks: Sequence[GroupTask], fan_in: int, n_scans: int) -> Folded:
         """Carry out tasks and merge their reports.
 
-        Each of ``n_scans`` scans counts that share of its documents, so that progress counts each document once.
+        Each of ``n_scans`` scans counts the share ``1 / n_scans`` of its documents, so that progress counts
+        each document once.
         """
         if not tasks:
             return Folded(_small_sums(pass_), {})

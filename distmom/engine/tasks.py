@@ -82,8 +82,8 @@ class GroupTask:
 def fold(task: GroupTask) -> Folded:
     """Carry out a task: stream its shards through accumulators, and return the sums or their files.
 
-    An intact report on the group is returned in place of that, and otherwise written. BLAS runs with one thread,
-    as the number of threads would change the bits of the sums.
+    If there is an intact report on the group, it is returned instead; otherwise one is written. BLAS runs with
+    one thread, as the number of threads would change the bits of the sums.
     """
     report = task.report
     if report is not None:
@@ -114,7 +114,7 @@ def write_runs(
 ) -> Folded:
     """Write the matrices that ``function(index, *arguments)`` returns to files of a directory, and return these.
 
-    An intact report on the item is returned in place of that, and otherwise written.
+    If there is an intact report on the item, it is returned instead; otherwise one is written.
     """
     report = reports[index]
     if report is not None and (found := report.read("", hold_sums=False, hold_tall=False)) is not None:
@@ -204,7 +204,7 @@ def _accumulate(
                 block, block_rows = cut_block(block, block_rows, axes, mask)
             if opened.numbers is not None:
                 block = block.of_words(opened.numbers)
-            # What reads a total refuses one that is not finite, with a message of its own.
+            # Whatever reads a total refuses one that is not finite, with a message of its own.
             with spend("kernels"), np.errstate(over="ignore", invalid="ignore"):
                 added = opened.add(sums, block, block_rows) or {}
             for name, value in added.items():

@@ -40,12 +40,13 @@ def carry_out(
     """Carry out a command of distmom as a job on this host, and wait for its end.
 
     The driver is a child of this process, and its output is copied to the standard output. If the directory
-    holds this job already, it is continued: nothing is done if it is done, and it ends again if it was cancelled.
+    already holds this job, the job continues, except that a finished job is left as it is, and a cancelled one
+    ends again.
 
     Parameters
     ----------
     arguments, scheduler, directory, folder, url, share, priority, restarts, ca_file, cert, key
-        As of `distmom.jobs.submit`.
+        As for `distmom.jobs.submit`.
 
     Returns
     -------
@@ -71,7 +72,7 @@ def carry_out(
                     _copy(printed)
                     time.sleep(epochs.LOOK_S / 4)
                 except KeyboardInterrupt:
-                    # Of SIGTERM, too; the driver is in a session of its own and has received neither.
+                    # From SIGINT or SIGTERM. The driver has a session of its own, so it has received neither.
                     driver.terminate()
             _copy(printed)
         finally:

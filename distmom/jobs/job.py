@@ -47,9 +47,10 @@ class Job:
     Attributes
     ----------
     place : JobPlace
-        Its directory, which must be visible where the job is looked after, or the URL of its published records.
+        Its directory, which must be visible on the host that manages the job, or the URL of its published
+        records.
     directory : Path
-        Its directory; that where the driver runs, if its records are published.
+        Its directory; if its records are published, the directory on the host of the driver.
     record : JobRecord
         What was submitted.
     """
@@ -129,7 +130,7 @@ class Job:
         observation = Observation(self.place.records)
         rest, start = b"", 0
         while True:
-            # Looked at first, so that everything that an ended job has printed is read.
+            # Observed before the output is read, so that all output of an ended job is read.
             is_over = not follow or observation.look().state in (*ENDED, "lost")
             while content := self.place.output(start):
                 start += len(content)
@@ -153,8 +154,8 @@ class Job:
         Returns
         -------
         int
-            As of the command; 128 and the number of the signal if one has ended the driver before it began the
-            command, and 5 if the job was lost.
+            Exit code of the command; 128 plus the number of the signal if a signal ended the driver before the
+            command began, and 5 if the job was lost.
 
         Raises
         ------
@@ -188,7 +189,7 @@ class Job:
         Returns
         -------
         dict
-            As of `status`.
+            As for `status`.
 
         Raises
         ------
@@ -324,7 +325,7 @@ class Job:
         return self
 
     def start(self, client: Client, scheduler: str | None = None) -> None:
-        """Start a driver where the job wants it."""
+        """Start a driver where the job specifies."""
         # The directory of a published job is created where the driver runs.
         record = self.record.dump().decode() if self.record.url else ""
         arguments = {"run": str(self.directory), "scheduler": scheduler, "record": record}

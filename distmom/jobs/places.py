@@ -180,7 +180,7 @@ class ObjectPlace(JobPlace):
         try:
             self.storage.write_if(name, content, None)
         except ConflictError:
-            # A request that was repeated because its response was lost meets its own result.
+            # A request that was repeated because its response was lost finds the object that it created itself.
             return self._read(name) == content
         return True
 

@@ -45,7 +45,7 @@ class JobRecord:
     ----------
     id : str
     arguments : list of str
-        The command and its arguments, without those that say where it runs.
+        The command and its arguments, without those that specify where it runs.
     scheduler : str
         Address of the scheduler.
     folder : str
@@ -64,9 +64,9 @@ class JobRecord:
     tls : dict of str to str
         Paths of certificates and key; see `distmom.engine.executors.connections.certified`.
     user, host, created : str
-        Who has submitted the job, where and when.
+        Who submitted the job, on which host, and when.
     versions : dict of str to str
-        Versions of the software that has submitted the job.
+        Versions of the software that submitted the job.
     """
 
     id: str

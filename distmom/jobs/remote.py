@@ -183,7 +183,7 @@ def create_directory(place: Path, record: str) -> None:
 
 
 def driver_line(place: Path, scheduler: str | None) -> list[str]:
-    """Return the command that carries a job out."""
+    """Return the command line that carries out a job."""
     where = [] if scheduler is None else ["--scheduler", scheduler]
     return [sys.executable, "-m", "distmom.cli.main", "jobs", "run", str(place), *where]
 
@@ -210,7 +210,7 @@ def _watched(process: subprocess.Popen[bytes], place: Path) -> None:
 def supervise_driver(run: str, scheduler: str | None = None, record: str = "") -> None:
     """Carry a job out in a process beside a worker; a task, which ends the process when it is cancelled."""
     worker, key = distributed.get_worker(), distributed.worker.thread_state.key
-    # It waits, and is not to take the place of a task.
+    # It only waits, so it must not occupy a thread of the worker.
     distributed.secede()
     process = started(Path(run), scheduler, record)
     try:

@@ -71,8 +71,8 @@ def submit(
     folder : path-like, optional
         Directory in which the command runs, such as one of the cluster; this one by default.
     url : str, optional
-        ``s3://BUCKET/PREFIX``, below which the driver publishes the records of the job, so that it can be looked
-        after without the file system of the cluster; by default one below ``$DISTMOM_JOBS`` if that is a URL.
+        ``s3://BUCKET/PREFIX``, below which the driver publishes the records of the job, so that it can be
+        managed without the file system of the cluster; by default one below ``$DISTMOM_JOBS`` if that is a URL.
     ca_file, cert, key : str, optional
         PEM files for a cluster with TLS: certificate of the authority, certificate of the client and its key;
         Dask's configuration by default.
@@ -193,7 +193,7 @@ def statuses(jobs: Iterable[Job], patience_s: float | None = None) -> list[dict[
 
 
 def _looked(observation: Observation) -> Condition | None:
-    """Return what an observation of a job shows; None if its directory was removed."""
+    """Return the observed state of a job; None if its directory was removed."""
     try:
         return observation.look()
     except UsageError:

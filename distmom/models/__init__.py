@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Listing:
-    """Where an estimator is, and its name on the command line.
+    """Location of an estimator, and its name on the command line.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ def load_model(path: str | os.PathLike[str]) -> Any:
     StoreError
         If the model is damaged, of another version or of an unknown class.
     """
-    # Imported here, because it takes long and the command line often does without.
+    # Imported here, because it takes long and the command line often does not need it.
     from distmom.spectral.saved.artifact import load_record, local_model
 
     with local_model(path) as place:

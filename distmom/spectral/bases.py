@@ -58,7 +58,7 @@ else:
             return tags
 
     class ClassNamePrefixFeaturesOutMixin(base.ClassNamePrefixFeaturesOutMixin):
-        """Names of outputs as in scikit-learn, also of models of texts, which are a single input."""
+        """Names of outputs as in scikit-learn, also for models of texts, which are a single input."""
 
         def get_feature_names_out(self, input_features=None):
             # scikit-learn compares the names of the inputs with the words.

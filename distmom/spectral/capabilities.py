@@ -1,4 +1,4 @@
-"""Capabilities of models, by which commands, predictions and reports choose, rather than by classes of models."""
+"""Capabilities of models, on which commands, predictions and reports depend instead of on classes of models."""
 
 from __future__ import annotations
 

@@ -66,18 +66,18 @@ class SpectralEstimator(Seeded):
     n_features_in_ : int
         Number of features: d.
     feature_names_in_ : ndarray of shape (n_features_in_,), object
-        Names of the columns, of a model fitted to a table whose columns all have names.
+        Names of the columns, if the model was fitted to a table whose columns all have names.
     diagnostics_ : dict
         Measurements of the fit; JSON values.
     selection_ : dict or None
-        What was chosen on held-out data, of models that choose; JSON values.
+        What was chosen on held-out data, for models that choose; JSON values.
     """
 
     State: ClassVar[type[Any]]
     #: the part of a corpus that the model reads: words, or the kinds of layers along rows
     reads: ClassVar[tuple[str, ...]] = WORDS
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    #: diagnostics that `summary` has
+    #: diagnostics that `summary` includes
     shown: ClassVar[tuple[str, ...]] = ()
     #: attribute by which components of two fits are matched, None where their sign or scale is arbitrary (see
     #: `distmom.spectral.program.jackknife.standard_errors`)
@@ -177,7 +177,7 @@ class SpectralEstimator(Seeded):
         Raises
         ------
         UsageError
-            If they are not, or do not.
+            If a parameter is invalid or does not suit the corpus.
         """
         self.check_parameters()
 
@@ -194,8 +194,8 @@ class SpectralEstimator(Seeded):
         memory_limit : int, optional
             Bytes that one worker may use; no limit by default.
         n_workers : int, optional
-            Threads of all workers. Given, the plan has times too, for which it reads two shards and tries every
-            pass on some documents; without times by default.
+            Number of threads of all workers. If given, the plan includes times, for which two shards are read
+            and every pass is tried on some documents. By default, the plan has no times.
 
         Raises
         ------

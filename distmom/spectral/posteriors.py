@@ -17,10 +17,11 @@ class Posterior(Protocol):
     """Posterior probabilities by the parameters of a mixture."""
 
     def pieces(self, X: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield some rows at a time: which ones, rows in the units of the parameters, squares of them that EM adds
-        up, probabilities (n, k) and log-densities (n,).
+        """Yield rows in pieces, with their posterior probabilities.
 
-        Arrays are valid until the next rows are taken.
+        Each item has the positions of the rows, the rows in the units of the parameters, the squares of the rows
+        that EM adds up, the probabilities (n, k) and the log-densities (n,). Arrays are valid until the next item
+        is taken.
         """
 
 
@@ -103,7 +104,7 @@ class AssignPass(StoredPosteriorPass, MixturePass):
 
     Notes
     -----
-    Rows as of `StoredPosteriorPass`. Sums: ``log_likelihood`` (), ``mass`` ().
+    Rows as in `StoredPosteriorPass`. Sums: ``log_likelihood`` (), ``mass`` ().
     """
 
     def working_bytes(self, n_rows: int) -> int:

@@ -77,7 +77,7 @@ class ScoresPass(Pass):
         return 8 * self.n_features * self.n_components
 
     def pieces(self, block: RowBlock) -> Iterator[tuple[slice, Any, np.ndarray]]:
-        """Yield some rows at a time: which ones, the rows, and their weights, (n,)."""
+        """Yield rows in pieces: their positions, the rows, and their weights (n,)."""
         X, weights = dense_rows(block)
         step = piece_rows(self.n_features)
         for start in range(0, X.shape[0], step):

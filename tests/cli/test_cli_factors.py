@@ -182,7 +182,7 @@ def test_factors_of_groups_are_written_in_order_and_whole(views, fitted, run, tm
     [
         ("none.npy", "groups.npy", 2, "none.npy: expected an .npy or .npz file, got none"),
         ("views.npy", "none.npy", 2, "none.npy: expected an .npy or .npz file, got none"),
-        (".", "groups.npy", 2, ": expected an .npy or .npz file, got another kind of place"),
+        (".", "groups.npy", 2, ": expected an .npy or .npz file, got something else"),
         ("views.npy", None, 2, "views.npy: views need --groups"),
         ("text.npy", "groups.npy", 3, "text.npy: not an .npy or .npz file of numbers"),
         ("two.npz", "groups.npy", 3, "two.npz: arrays: expected one, or a sparse matrix of"),

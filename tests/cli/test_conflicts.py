@@ -93,7 +93,7 @@ def test_the_loser_of_a_race_replaces_nothing_and_loses_nothing(
         assert code == 2
         assert err.startswith(f"error: {destination}: ")
         assert err.endswith(
-            f"; this run is kept: give its command again with another destination, or with --overwrite, and with "
+            f"; this run is kept: repeat its command with another destination, or with --overwrite, and with "
             f"--run {directory}\n"
         )
         assert err.count("\n") == 1

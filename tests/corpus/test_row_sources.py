@@ -66,7 +66,7 @@ def test_dense_rows_of_any_real_type_and_order(tmp_path, dtype, stored):
         (
             np.array([0, 3]),
             {"names": ["a", "b"], "n_symbols": 5},
-            "n_symbols: expected 2 as there are names, got 5",
+            "n_symbols: expected 2, the number of names, got 5",
         ),
         (np.zeros((3, 2)), {"names": ["a"]}, "array: names: number of entries: expected 2, got 1"),
         (np.zeros((3, 2)), {"names": ["a", "a"]}, "entry 1: expected a unique name"),

@@ -153,7 +153,7 @@ def ingest_rows(
     if options == OF_ARRAYS and layer in spec.names:
         n_names = len(spec.names[layer])
         if spec.n_symbols not in (None, n_names):
-            raise UsageError(f"n_symbols: expected {n_names} as there are names, got {spec.n_symbols}")
+            raise UsageError(f"n_symbols: expected {n_names}, the number of names, got {spec.n_symbols}")
         spec = replace(spec, n_symbols=n_names)
     settings: dict[str, Any] = {"format": name, "source": os.path.basename(path.rstrip("/"))}
     settings |= {"min_count": spec.min_count, "rare_suffix": spec.rare_suffix} if options == OF_TEXTS else {}

@@ -20,7 +20,7 @@ class Committer:
     def add(self, work: Callable[[], None]) -> threading.Event:
         """Run a function after all before it; return an event that is set when it has ended or was left out.
 
-        Raises the error of an earlier function, as `check`.
+        Raises the error of an earlier function, as `check` does.
         """
         self.check()
         if self._thread is None:

@@ -47,7 +47,7 @@ BEAT_S = lock.BEAT_S
 LEASE_S = lock.LEASE_S
 #: seconds that a driver has to begin an epoch after it was started, in addition to the length of a lease
 START_S = 60.0
-#: seconds that the process which has started a driver has to record that it ended before its first epoch
+#: seconds within which the process that started a driver records that the driver ended before its first epoch
 RECORD_S = 3.0
 #: seconds between two reads of the records
 LOOK_S = 1.0

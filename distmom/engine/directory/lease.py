@@ -93,7 +93,7 @@ class Lease:
             content = EPOCH.dump(asdict(replace(self._owner, since=epochs.now())))
             _OWN.add(self._owner.id)
             if not self._heeds_request:
-                # It was made to the last owner; a request that is made from now on counts.
+                # An earlier request was meant for the last owner; only requests from now on count.
                 epochs.forget_request(self.run)
             if epochs.put_once(epochs.file_of(self.run, last + 1), content, durable=self._durable):
                 break
@@ -266,7 +266,7 @@ def leased(
         Called in another thread when the run is cancelled or taken over, to interrupt what the process does.
         Without it, that is noticed at the next event or commit.
     heeds_request : bool, default False
-        Whether a request to end the run that was made before is heeded; it is removed by default.
+        Whether an earlier request to end the run is heeded; by default it is removed.
 
     Raises
     ------

@@ -81,7 +81,7 @@ class Observation:
         """Return the state of a run of which no epoch has begun."""
         if owner is None or (owner.is_here and not owner.is_gone):
             return "queued"
-        # Who has started the process records that it ended, unless both are gone.
+        # The process that started the driver records that it ended, unless both are gone.
         limit = epochs.RECORD_S if owner.is_here else epochs.START_S + self.patience_s
         if self._seen != (0, owner.pid):
             self._seen, self._since = (0, owner.pid), time.monotonic()

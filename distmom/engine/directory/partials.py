@@ -12,7 +12,7 @@ from pathlib import Path
 from distmom.corpus.files.commit import TEMPORARY
 from distmom.engine.stored.scratch import SPARE, ScratchArray
 
-#: how the directory of a driver without an epoch begins: random digits alone could be read as an epoch
+#: prefix of the directory of a driver without an epoch: random digits alone could be read as an epoch
 _NO_EPOCH = "no-epoch-"
 
 
@@ -30,7 +30,7 @@ class PartialFiles:
     def __init__(self, run: Path, durable: bool) -> None:
         self._run = run
         self._durable = durable
-        #: number of the epoch; None while the run is not held, as of a temporary directory
+        #: number of the epoch; None while the run is not held, as for a temporary directory
         self._epoch: int | None = None
         self._folder = run / "partial" / f"{_NO_EPOCH}{uuid.uuid4().hex[:12]}"
         #: names of the directories of passes that are kept until their pass is committed

@@ -47,7 +47,7 @@ _R = TypeVar("_R")
 COMPILING = "distmom-compiling"
 #: how often a task is submitted again after its worker died
 MAX_ATTEMPTS = 3
-#: more than the levels of a tree, of which the upper ones are preferred within the priority of a job
+#: more than the number of levels of a tree; tasks of upper levels are preferred within the priority of a job
 LEVELS = 100
 
 
@@ -186,8 +186,8 @@ class OnCluster:
                     _raise_unless_worker_lost(future, watch, node.attempt, *of_data)
                     if any(part.cancelled() for part in tree.parts(node)):
                         raise ClusterError(
-                            f"{name}: results of its tasks were cancelled, by another client or as all workers "
-                            "were restarted"
+                            f"{name}: results of its tasks were cancelled, by another client or because all "
+                            "workers were restarted"
                         )
                     logger.warning("%s: task %s lost its worker, submitted again", name, future.key)
                     tree.lost(node)
@@ -247,7 +247,7 @@ class OnCluster:
                 futures += self.client.compute(list(delayed), priority=self._priority)
                 waiting = list(futures)
                 while waiting:
-                    # Before the first of them ends, all other tasks of a user's graph may have to.
+                    # All other tasks of a user's graph may have to end before the first of these.
                     for future in watch.finished(waiting, may_take_long=True):
                         waiting.remove(future)
                         if future.status != "finished":

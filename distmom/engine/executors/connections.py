@@ -29,7 +29,7 @@ from distmom.errors import ClusterError, UsageError
 WORKER_ENVIRONMENT = {"MALLOC_TRIM_THRESHOLD_": 128 << 20, "MALLOC_MMAP_THRESHOLD_": 32 << 20}
 #: seconds that closing a connection may take
 CLOSE_TIMEOUT_S = 10.0
-#: seconds between looks whether a new client has begun to connect
+#: seconds between checks whether a new client has begun to connect
 START_LOOK_S = 0.01
 
 

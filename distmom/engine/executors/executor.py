@@ -1,7 +1,7 @@
 """The interface of executors of tasks, and the executor in this process.
 
-All executors evaluate the same tree of sums in the same order. `distmom.engine.executors.cluster` has that of a
-Dask cluster, `distmom.engine.executors.threads` that of threads of this process.
+All executors evaluate the same tree of sums in the same order. The executor on a Dask cluster is in
+`distmom.engine.executors.cluster`, that on threads of this process in `distmom.engine.executors.threads`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Subject = Callable[[int], str]
 
 
 def no_subject(index: int) -> str:
-    """Name no data for messages."""
+    """Return an empty name for the data of a call."""
     return ""
 
 

@@ -22,13 +22,13 @@ def restart_stalled(
 ) -> list[str]:
     """Log the call stacks of the workers that have some tasks, and restart them.
 
-    A worker is left alone if it has tasks of other clients too, or no nanny, by which it would not come back.
+    A worker is left alone if it has tasks of other clients too, or has no nanny to start it again.
 
     Parameters
     ----------
     client : distributed.Client
     keys : collection of str
-        Keys of the tasks, none of which has ended for long.
+        Keys of the tasks, none of which has ended for a long time.
     name : str
         Name of the work for messages.
     in_thread : callable

@@ -17,7 +17,7 @@ from distmom.engine.executors.executor import InProcess, Notices
 
 _R = TypeVar("_R")
 
-#: seconds after which a thread that waits for a task looks whether a kernel is being compiled
+#: seconds after which a thread that waits for a task checks whether a kernel is being compiled
 COMPILING_S = 0.1
 
 
@@ -78,8 +78,8 @@ class InThreads(InProcess):
 def on_threads(n_threads: int) -> Iterator[InThreads]:
     """Open threads of this process that run tasks; a context manager.
 
-    BLAS has one thread within the block. The limit is not changed while tasks run: the search for the libraries to
-    limit holds a lock of the loader and waits for the interpreter, an import does the opposite.
+    BLAS has one thread within the block. The limit is not changed while tasks run: the search for the libraries
+    to limit holds a lock of the loader and waits for the interpreter, while an import does the opposite.
 
     Parameters
     ----------

@@ -34,13 +34,13 @@ NO_WORKERS_TIMEOUT_S = 60.0
 MAX_LOST = 3
 #: seconds for which data that are on their way to a worker are waited for after an interruption
 SETTLE_S = 3.0
-#: seconds between looks for the first worker
+#: seconds between checks for the first worker
 NO_WORKERS_LOOK_S = 0.2
 #: seconds that a scheduler may leave requests unanswered
 SILENCE_TIMEOUT_S = 60.0
 #: seconds after which a request is repeated
 REQUEST_TIMEOUT_S = 5.0
-#: seconds that count at most between two looks at the clock: a suspended process has not waited
+#: most seconds that count between two readings of the clock: a suspended process has not waited
 LONGEST_LOOK_S = 10.0
 #: seconds between keep-alive tasks for a scheduler whose idle timeout is unknown
 KEEP_ALIVE_S = 10.0
@@ -159,7 +159,7 @@ class Watch:
         Raises
         ------
         ClusterError
-            As of `call`, or if there are no workers, or none receives the data.
+            As for `call`, or if there are no workers, or none receives the data.
         """
         stalled, n_lost = _Waited(), 0
         while True:
@@ -226,13 +226,13 @@ class Watch:
             raise
 
     def _check_workers(self) -> None:
-        """Check that the scheduler answers and has had workers lately."""
+        """Check that the scheduler answers and has recently had workers."""
         self._ask()
         if not self._n_threads and self._without_workers.look() > NO_WORKERS_TIMEOUT_S:
             raise ClusterError(f"{self.name}: the cluster has had no worker for {NO_WORKERS_TIMEOUT_S:.0f} s")
 
     def _restarts(self, keys: list[str]) -> bool:
-        """Restart the workers on which tasks stand still; return whether there are any."""
+        """Restart the workers on which tasks are stalled; return whether there are any."""
         try:
             return bool(restart_stalled(self.client, keys, self.name, _in_thread))
         except (TimeoutError, OSError):

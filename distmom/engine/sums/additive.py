@@ -124,7 +124,7 @@ def merge(parts: Iterable[Mapping[str, Sum]]) -> Sums:
         {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in first.items()}
     )
     in_files = {name: [value] for name, value in first.items() if isinstance(value, ScratchArray)}
-    # What reads a total refuses one that is not finite.
+    # Whatever reads a total refuses one that is not finite.
     with np.errstate(over="ignore", invalid="ignore"):
         for part in iterator:
             _same_names(total, part)

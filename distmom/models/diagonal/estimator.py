@@ -84,12 +84,12 @@ class DiagonalMixture(RowDensity):
         Mean and standard deviation of every column. A constant column counts as having its value as the standard
         deviation, or one if it is zero.
     diagnostics_ : dict
-        ``start`` is "thirds" or "rows", the moments from which the fit comes: of three views, or of all columns
-        together. ``conditioning`` has, for every two thirds of the columns, the ratio of the n_components-th to
-        the largest singular value of their moment; ``coherence`` the largest leverage of a column, which must be
-        small for random thirds to work (proposition 3.2); ``residual`` the share of the whitened third moment
-        that the components do not explain; ``log_likelihoods`` the average per row before each EM pass (see
-        docs/diagonal.md).
+        ``start`` states which moments the fit is based on: "thirds" for those of three views, "rows" for those
+        of all columns together. ``conditioning`` has, for every pair of thirds of the columns, the ratio of the
+        n_components-th to the largest singular value of their moment; ``coherence`` the largest leverage of a
+        column, which must be small for random thirds to work (proposition 3.2); ``residual`` the share of the
+        whitened third moment that the components do not explain; ``log_likelihoods`` the average per row before
+        each EM pass (see docs/diagonal.md).
     vocabulary_ : list of str
         Names of the columns.
     n_features_in_ : int
@@ -119,8 +119,8 @@ class DiagonalMixture(RowDensity):
 
     n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)
     n_partitions: int = parameter(
-        f"Random partitions of the columns into thirds, of which the best is used, with at most {MOST_WHOLE} "
-        "columns; more columns are put into thirds once.",
+        "Number of random partitions of the columns into thirds, of which the best is used. More than "
+        f"{MOST_WHOLE} columns are partitioned only once.",
         default=20, least=1,
     )  # fmt: skip
     decomposition: str = parameter(
@@ -155,7 +155,7 @@ class DiagonalMixture(RowDensity):
         ------
         UsageError
             If a parameter is invalid, there are fewer rows than components, or there are more components than
-            features, or with more than 64 features or without EM, more than ``n_features // 3 + 1``.
+            features, or more than ``n_features // 3 + 1`` with more than 64 features or without EM.
         InputError
             If a value is not finite.
         NumericalError
@@ -205,7 +205,7 @@ class DiagonalMixture(RowDensity):
         return state
 
     def _whole(self, run: Run, units: Any) -> list[Estimate]:
-        """Add up all moments of few columns, and estimate the parameters by them, in two ways where EM follows."""
+        """Add up all moments of few columns, and estimate the parameters, in two ways where EM follows."""
         d, k = run.corpus.n_words, self.n_components
         load = partial(load_column_moments, run.scan(ColumnMomentsPass(d, units=units)).directory)
         # One component has one start, and without EM there is nothing to choose by.
@@ -311,7 +311,7 @@ class DiagonalMixture(RowDensity):
         Returns
         -------
         list of dict
-            JSON values, as of `SphericalMixture.pictures`.
+            JSON values, as for `SphericalMixture.pictures`.
         """
         check_is_fitted(self)
         return pictures_of(self, n_top)

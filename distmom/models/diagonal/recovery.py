@@ -214,8 +214,8 @@ def recover_by_partitions(moments: ColumnMoments, k: int, method: str, n: int, s
             continue
         return _estimate(moments, partitions[i], aligned, len(refusals))
     raise NumericalError(
-        f"n_components={k}: none of {n} random partitions of the columns into three views tells all components "
-        f"apart; for the best one, {refusals[0]}"
+        f"n_components={k}: none of {n} random partitions of the columns into three views distinguishes all "
+        f"components; for the best one, {refusals[0]}"
     )
 
 

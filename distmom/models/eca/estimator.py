@@ -77,7 +77,7 @@ class FactorState:
 
 
 class ECA(SpectralEstimator):
-    """Independent factors, or shares with a Dirichlet law, behind exchangeable views of documents.
+    """Independent factors, or Dirichlet-distributed shares, behind exchangeable views of documents.
 
     A document (or an image) has views (sentences, patches) that are independent given its factors h, with
     ``E[x | h] = O h``; no other assumption on their noise is made.
@@ -86,9 +86,10 @@ class ECA(SpectralEstimator):
     ----------
     components_ : ndarray of shape (n_found, n_features)
         Columns of O as rows. For independent factors they are canonical: each is multiplied by the standard
-        deviation of its factor, with the sign of positive skewness. With the Dirichlet law they are columns of O.
+        deviation of its factor, with the sign of positive skewness. With the Dirichlet distribution they are
+        columns of O.
     skewness_ : ndarray of shape (n_found,)
-        Skewness of the factors; with the Dirichlet law the effective skewness (appendix C).
+        Skewness of the factors; with the Dirichlet distribution the effective skewness (appendix C).
     kurtosis_ : ndarray of shape (n_found,)
         Excess kurtosis likewise; NaN with ``orders="3"``.
     mean_ : ndarray of shape (n_features,)
@@ -96,11 +97,11 @@ class ECA(SpectralEstimator):
     unmixing_ : ndarray of shape (n_found, n_features)
         Least-squares factors are the product of this matrix with a view.
     proportions_ : ndarray of shape (n_found,)
-        ``alpha_i / alpha0`` with the Dirichlet law; otherwise empty.
+        ``alpha_i / alpha0`` with the Dirichlet distribution; otherwise empty.
     alpha_ : ndarray of shape (n_found,)
-        Parameters of the Dirichlet law; otherwise empty.
+        Parameters of the Dirichlet distribution; otherwise empty.
     diagnostics_ : dict
-        Eigenvalues, levels of noise and checks of the fit (see docs/eca.md).
+        Eigenvalues, noise levels and checks of the fit (see docs/eca.md).
     n_documents_ : int
         Number of documents with enough views.
     n_features_in_ : int
@@ -290,10 +291,10 @@ class ECA(SpectralEstimator):
     def _origin(self, engine: Engine, mean: np.ndarray, sketch: bool) -> StoredArray | None:
         """Return the vector that passes subtract from every view; None for zero.
 
-        With the mean times ``1 - (alpha0 + 1)^-1/2`` subtracted, the plain second moment equals the second moment
-        corrected for alpha0, so that a sketch finds its range and its noise; without alpha0, the range is that of
-        the second moment about zero. The other moments of a Dirichlet law are taken about zero and corrected;
-        central moments do not depend on the origin, and lose no digits about the mean.
+        With the mean times ``1 - (alpha0 + 1)^-1/2`` subtracted, the plain second moment equals the second
+        moment corrected for alpha0, so that a sketch finds its range and its noise; without alpha0, the range
+        is that of the second moment about zero. The other moments of a Dirichlet distribution are taken about
+        zero and corrected; central moments do not depend on the origin, and lose no digits about the mean.
         """
         alpha0 = self._moment_alpha0
         if alpha0 is not None and math.isinf(alpha0):

@@ -1,4 +1,4 @@
-"""Sequences of dense steps behind which several independent chains of two states are hidden.
+"""Sequences of dense steps that depend on several independent hidden chains of two states.
 
 Source: see `distmom.models.factorial.recovery`. The moments are those of `distmom.moments.sequences.factorial`,
 and decoding is that of `distmom.models.factorial.joint`.
@@ -55,8 +55,9 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Columns of O as rows: half the difference that a chain makes; by descending share of the steps. Signs are
-        such that +1 is the rarer state.
+        Half the difference that each chain makes to the values of a step, one row per chain. Chains are in the
+        order of descending share of the variance of the scaled values, as found before EM. Signs are such that
+        +1 is the rarer state.
     intercept_ : ndarray of shape (n_features,)
         Offset of the steps; zero without ``fit_intercept``.
     variances_ : ndarray of shape (n_features,)
@@ -99,15 +100,16 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
         "first states, or all of them (all), for chains that are stationary.", default="first", choices=WINDOWS,
     )  # fmt: skip
     fit_intercept: bool = parameter(
-        "Whether steps have an offset, which is found by the skewness of the chains; without one their means are "
-        "known from those of the steps.", default=True,
+        "Whether steps have an offset, which is found from the skewness of the chains; without one, the means of "
+        "the chains follow from those of the steps.", default=True,
     )  # fmt: skip
     min_variance: float = parameter(
-        "Smallest variance of a value of a step given its chains, as a share of its variance.",
+        "Smallest variance of a value of a step given its chains, as a share of the variance of that value over "
+        "all steps.",
         default=1e-3, least=0.0,
     )  # fmt: skip
     n_em_iter: int = parameter(
-        "Passes of Baum and Welch (EM) over the joint states of at most 8 chains after the moments, each one "
+        "Number of Baum-Welch (EM) passes over the joint states of at most 8 chains after the moments, each one "
         "scan, or two where sequences are cut over shards.", default=0, least=0,
     )  # fmt: skip
     n_oversamples: int = parameter("Columns of the sketch beyond the chains.", default=10, least=0)
@@ -284,7 +286,7 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
         return float(self.score_samples(X, lengths).sum())
 
     def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
-        """Return the pictures of a report: the laws of the chains, and the values that they move.
+        """Return the pictures of a report: probabilities and memory of the chains, and their effects on values.
 
         Parameters
         ----------
@@ -294,7 +296,7 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
         Returns
         -------
         list of dict
-            JSON values, as of `SphericalMixture.pictures`.
+            JSON values, as for `SphericalMixture.pictures`.
         """
         check_is_fitted(self)
         return pictures_of(self, n_top)

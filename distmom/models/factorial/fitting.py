@@ -84,7 +84,7 @@ def state_of(
     fit_intercept: bool,
     min_variance: float,
 ) -> FactorialState:
-    """Bring chains back from the basis to the values of a step, and estimate their laws and the noise.
+    """Map chains from the basis back to the values of a step, and estimate their probabilities and the noise.
 
     Parameters
     ----------

@@ -190,7 +190,7 @@ def _without_skewness(n: int) -> NumericalError:
 
 @dataclass(frozen=True)
 class Laws:
-    """Laws of the chains.
+    """Probabilities of the first states and of the changes of the chains.
 
     Attributes
     ----------
@@ -217,7 +217,7 @@ def middle_means(skewness: np.ndarray) -> np.ndarray:
 
 
 def laws_of(means: np.ndarray, memory: np.ndarray) -> Laws:
-    """Return the laws of chains, given their means at three steps (3, k) and their memory."""
+    """Return the probabilities of chains, given their means at three steps (3, k) and their memory."""
     first, middle, last = means
     shift = last - memory * middle
     raw = np.stack([(1.0 + first) / 2.0, (1.0 - memory - shift) / 2.0, (1.0 - memory + shift) / 2.0])

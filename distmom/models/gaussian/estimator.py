@@ -91,9 +91,10 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
     diagnostics_ : dict
         ``spectrum`` has the leading eigenvalues of the covariance, ``noise_variance`` the average of those
         beyond the first ``n_found - 1``; ``residual`` is the share of the whitened third moment that the
-        components do not explain, ``log_likelihoods`` the average per row before each EM pass, and ``spread`` how
-        far the means by single rotations are from their average, as a share of their size; ``basis_error``, with a
-        sketch, estimates how far its basis is from the leading eigenvectors (see docs/gaussian.md).
+        components do not explain, ``log_likelihoods`` the average per row before each EM pass, and ``spread``
+        how far the means found by single rotations are from their average, as a share of their size;
+        ``basis_error``, with a sketch, estimates how far its basis is from the leading eigenvectors (see
+        docs/gaussian.md).
     n_features_in_ : int
 
     Examples
@@ -126,12 +127,14 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
         default="differing", choices=VARIANCES,
     )  # fmt: skip
     route: str = parameter(
-        "How the noise is removed: by subtracting its estimate, or by random rotations, which make views without "
-        "common noise of at least three times as many features as components.",
+        "How the noise is removed: by subtracting its estimate (noise), or by random rotations (rotation), which "
+        "make views without common noise and require about three times as many features as components.",
         default="noise", choices=ROUTES,
     )  # fmt: skip
     n_rotations: int = parameter(
-        "Rotations whose estimates are averaged, with the route of rotations.", default=20, least=1
+        "Number of rotations whose estimates are averaged. Used with route=rotation only.",
+        default=20,
+        least=1,
     )
     n_oversamples: int = parameter("Columns of the sketch beyond the components.", default=10, least=0)
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)

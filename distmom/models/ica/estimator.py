@@ -105,7 +105,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
     n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)
     noise: str = parameter(
         "Assumption about Gaussian noise: there is none (none), it has the same variance along all axes "
-        "(isotropic), or nothing (gaussian).", default="none", choices=NOISES,
+        "(isotropic), or it has any covariance (gaussian).", default="none", choices=NOISES,
     )  # fmt: skip
     decomposition: str = parameter(
         "Method for the fourth cumulant: joint diagonalisation of all contractions (joint), the power method "
@@ -118,12 +118,12 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         f"uses slices for more than {MOST_WHOLE} components.", default="auto", choices=MOMENTS,
     )  # fmt: skip
     n_refine: int = parameter(
-        "Steps of quasi-maximum likelihood after the moments, one pass each, at most; they end when the "
-        "components do not change. Not used with noise.", default=20, least=0,
+        "Largest number of quasi-maximum likelihood steps after the moments, one pass each; they end when the "
+        "components no longer change. Not used with noise.", default=20, least=0,
     )  # fmt: skip
     gaussian: str = parameter(
-        "What happens if components cannot be distinguished from Gaussian ones: an error (refuse), or they are "
-        "left out (drop).", default="refuse", choices=("refuse", "drop"),
+        "What to do if components cannot be distinguished from Gaussian ones: raise an error (refuse), or leave "
+        "them out (drop).", default="refuse", choices=("refuse", "drop"),
     )  # fmt: skip
     n_oversamples: int = parameter("Columns of the sketch beyond the components.", default=10, least=0)
     n_power_iter: int = parameter(
@@ -282,7 +282,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         return sources_in_memory(self, X, self.components_)
 
     def inverse_transform(self, X: Any) -> np.ndarray:
-        """Return the rows that have given sources, and no noise.
+        """Return the rows without noise that have the given sources.
 
         Parameters
         ----------
@@ -311,8 +311,8 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         """Return the mixing matrix and the kurtoses of the sources without their noise, whose covariance is known.
 
         With ``noise="gaussian"`` the directions of the columns of A are found without knowledge of the noise,
-        their lengths are not: a source with its noise has variance one, of which the noise takes the share
-        ``(B C B')_ii``, for the unmixing B and the covariance C of the noise.
+        but not their lengths: a source with its noise has variance one, of which the noise takes the share ``(B
+        C B')_ii``, for the unmixing B and the covariance C of the noise.
 
         Parameters
         ----------
@@ -372,7 +372,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         Returns
         -------
         list of dict
-            JSON values, as of `SphericalMixture.pictures`.
+            JSON values, as for `SphericalMixture.pictures`.
         """
         check_is_fitted(self)
         return pictures_of(self)

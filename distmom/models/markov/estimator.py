@@ -1,7 +1,7 @@
 """Hidden Markov models of sequences of symbols or dense steps, by the moments of windows of three steps.
 
-The moments are those of `distmom.moments.sequences.moments`, and `distmom.models.markov.recovery` makes a model of
-them. Passes of Baum and Welch may follow.
+The moments are those of `distmom.moments.sequences.moments`, and `distmom.models.markov.recovery` turns them
+into a model. Baum-Welch passes may follow.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ class HiddenMarkov(FittedMarkov):
 
     n_components: int = parameter("Number of hidden states.", default=10, least=1, kw_only=False)
     init: str = parameter(
-        "First model: by decomposing the third moment (tensor), or, for symbols, by anchors, which "
-        "hardly any other state emits (anchors), or by clusters of symbols with similar neighbours, one "
-        "per state (clusters). The latter two use pairs of steps only, and suit data that do not follow "
-        "the model closely.", default="tensor", choices=INITS,
+        "Initial model: by decomposing the third moment (tensor), or, for symbols only, by one anchor per state, "
+        "a symbol that other states hardly emit (anchors), or by one cluster per state of symbols with similar "
+        "neighbours (clusters). The latter two use pairs of steps only, and suit data that do not follow the "
+        "model closely.", default="tensor", choices=INITS,
     )  # fmt: skip
     transition: str = parameter(
         "Route to the transition matrix: by pairs of neighbouring steps (pairs), or by pairs two steps "
@@ -110,8 +110,8 @@ class HiddenMarkov(FittedMarkov):
     )  # fmt: skip
     initial: str = parameter(
         "Distribution of the first state: from the first steps of sequences (first), or the stationary one of the "
-        f"transition matrix (stationary); auto uses first steps where there are {SEQUENCES_PER_STATE} sequences "
-        "per state.", default="auto", choices=INITIAL,
+        f"transition matrix (stationary); auto uses first steps where there are at least "
+        f"{SEQUENCES_PER_STATE} sequences per state.", default="auto", choices=INITIAL,
     )  # fmt: skip
     features: str = parameter(
         "Features of dense steps in the moments: their values (linear), which allow one state more than there are "
@@ -127,7 +127,7 @@ class HiddenMarkov(FittedMarkov):
         default=1e-3, least=0.0,
     )  # fmt: skip
     n_em_iter: int = parameter(
-        "Passes of Baum and Welch (EM) after the moments, each one scan, or two where sequences are cut over "
+        "Number of Baum-Welch (EM) passes after the moments, each one scan, or two where sequences are cut over "
         "shards.", default=0, least=0,
     )  # fmt: skip
     decomposition: str = parameter(
@@ -234,7 +234,7 @@ class HiddenMarkov(FittedMarkov):
         return Fitting(self.transition, self.initial, self.smoothing, self.min_variance, is_spread)
 
     def _finished(self, run: Run, chain: Chain, notes: Any, fields: dict[str, Any]) -> MarkovState:
-        """Make the passes of Baum and Welch, and return the state."""
+        """Make the Baum-Welch passes, and return the state."""
         d, k, dense = run.corpus.n_words, self.n_components, fields["degree"] > 0
 
         def expect(chain: Chain) -> tuple[Any, ...]:

@@ -196,7 +196,7 @@ class FittedMarkov(SpectralEstimator):
         Returns
         -------
         list of dict
-            JSON values, as of `SphericalMixture.pictures`; ``values``, ``rows`` and ``columns`` of a matrix.
+            JSON values, as for `SphericalMixture.pictures`; ``values``, ``rows`` and ``columns`` of a matrix.
         """
         check_is_fitted(self)
         return pictures_of(self, n_top)

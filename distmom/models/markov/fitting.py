@@ -15,7 +15,7 @@ from distmom.models.markov.contexts import Contextual, contextual_model, joint_o
 from distmom.models.markov.recovery import Recovered, stationary_law
 from distmom.spectral.steps.basis import Basis
 
-#: share of a symbol that is spread over all states before passes of Baum and Welch, which leave zeros as they are
+#: share of a symbol that is spread over all states before Baum-Welch passes, which leave zeros as they are
 SPREAD = 0.1
 #: least number of sequences per state for which ``initial="auto"`` uses their first steps
 SEQUENCES_PER_STATE = 10

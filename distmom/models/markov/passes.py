@@ -122,7 +122,7 @@ class TransferPass(ChainPass):
 
 @dataclass(frozen=True)
 class ExpectationPass(ChainPass):
-    """Add up expected numbers of states, transitions and emissions: the E-step of Baum and Welch.
+    """Add up expected numbers of states, transitions and emissions: the E-step of the Baum-Welch algorithm.
 
     Attributes
     ----------

@@ -84,7 +84,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
     selection_ : dict or None
         With ``head="auto"``, the weights chosen and the metrics of each head on held-out documents; else None.
     sums_ : KeptSums or None
-        What the heads were made from, with ``keep_sums=True``; else None.
+        The sums from which the heads were made, with ``keep_sums=True``; else None.
     corpus_topics_ : CorpusTopics or None
         Topics of the corpus with their labels; None without topics. ``diagnostics_["topics_error"]`` then states
         why, if they were requested.
@@ -135,9 +135,9 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
         default="normal", choices=tuple(EFFORTS),
     )  # fmt: skip
     objective: str = parameter(
-        "What head=auto chooses the blend for: the mean of P@1, P@3, P@5 and nDCG@5 (and of AUC with at most "
-        "1,000 labels), or one metric. For PSP@k, labels are ranked by probability times a power of the inverse "
-        "propensity, which is chosen too.", default=MEAN, choices=OBJECTIVES,
+        "Metric for which head=auto chooses the blend: the mean of P@1, P@3, P@5 and nDCG@5 (and of AUC with at "
+        "most 1,000 labels), or one metric. For PSP@k, labels are ranked by probability times a power of the "
+        "inverse propensity, which is chosen too.", default=MEAN, choices=OBJECTIVES,
     )  # fmt: skip
     features: str = parameter(
         "Features of all heads but moment and posterior: tf-idf of the values of words (tfidf), or the values as "
@@ -320,7 +320,8 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
             if self.head == "auto" and not n_topics:
                 n_documents, n_words = run.corpus.n_documents, run.corpus.n_words
                 return (
-                    f"by default {n_documents} documents of {n_words} words have none; n_topics requests them"
+                    f"by default, no topics are fitted to {n_documents} documents with {n_words} words; n_topics "
+                    "requests them"
                 )
         if not n_topics:
             return None

@@ -2,7 +2,7 @@
 
 Source: Anandkumar, Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation", section 4.4
 and Algorithm 4. A row has a hidden vector h, and its views are independent given h, with means ``O_t h``. For
-shares h with a Dirichlet law, moments corrected for alpha0 by the mean of every view
+Dirichlet-distributed shares h, moments corrected for alpha0 by the mean of every view
 (`distmom.moments.documents.dirichlet`) are, up to their factors,
 
     sum_i p_i O_si O_ti'          sum_i p_i O_1i (x) O_2i (x) O_3i          p_i = alpha_i / alpha0
@@ -70,7 +70,7 @@ def diagonal_moments(moments: GroupMoments, alpha0: float) -> GroupMoments:
 
 
 def decomposed(moments: GroupMoments, k: int, method: str, alpha0: float = 0.0) -> AlignedViews:
-    """Decompose the moments, and measure how well views tell components apart; runs on the scheduler node.
+    """Decompose the moments, and measure how well views distinguish components; runs on the scheduler node.
 
     The means are those of the components in the bases, and the effects of factors of variance one if these are
     independent; the weights are then their skewness.

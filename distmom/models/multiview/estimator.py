@@ -1,12 +1,13 @@
-"""Components behind three views of different kinds and sizes, which are independent given the components of a row.
+"""Mixtures of three views of different kinds and sizes, which are independent given the components of a row.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
-section 3.3 and theorem 3.6. The range of a view is that of its cross moments with the two others. In bases of the
-ranges, the third cross moment is turned into one of copies of the last view
+section 3.3 and theorem 3.6. The range of a view is that of its cross moments with the two others. In bases of
+the ranges, the third cross moment is turned into one of copies of the last view
 (`distmom.spectral.steps.three_views`), whose decomposition gives the conditional means of all views with their
-components in one order. With products of columns (section 4.3), views of few columns tell more components apart.
-Iterations of expectation and maximisation (EM) start from the moments and use all views together. Rows of several
-components have the moments of a mixture after a correction (`distmom.models.multiview.decomposition`).
+components in one order. With products of columns (section 4.3), views of few columns distinguish more
+components. Iterations of expectation and maximisation (EM) start from the moments and use all views together.
+Rows of several components have the moments of a mixture after a correction
+(`distmom.models.multiview.decomposition`).
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ _MOST_COLUMNS = 10_000_000
 class MultiView(FittedViews):
     """Mixture seen through three views that are independent given the component of a row.
 
-    With ``alpha0`` above 0 a row has shares h of several components, with a Dirichlet law, and with
-    ``prior="independent"`` independent factors h: views are independent given h, with means that are linear in h.
+    With ``alpha0`` above 0, a row has Dirichlet-distributed shares h of several components; with
+    ``prior="independent"``, it has independent factors h. In both cases, views are independent given h, with
+    means that are linear in h.
 
     Attributes
     ----------
@@ -80,7 +82,7 @@ class MultiView(FittedViews):
     weights_ : ndarray of shape (n_components,) or None
         Probabilities of the components, or their average shares; they sum to one. None for independent factors.
     alpha_ : ndarray of shape (n_components,) or None
-        Parameters of the Dirichlet law: ``alpha0 * weights_``. None without such a law.
+        Parameters of the Dirichlet law: ``alpha0 * weights_``. None without such a distribution.
     skewness_ : ndarray of shape (n_components,) or None
         Skewness of independent factors; None without these.
     mean_ : ndarray of shape (n_features,) or None
@@ -95,13 +97,15 @@ class MultiView(FittedViews):
     diagnostics_ : dict
         ``asymmetry`` is the relative asymmetry of the symmetrised second moment, zero for an exact population;
         ``residual`` the share of the whitened third moment that the components do not explain; ``conditioning``
-        the ratios of the n_components-th to the largest singular value of the cross moments of views 1 and 2,
-        1 and 3, and 2 and 3; ``explained`` the share of the variance of each view that lies between components;
-        ``proportions_disagreement`` how far average shares by the moments differ from those by the means of views;
-        ``log_likelihoods`` the average per row before each EM pass, less that of a single component;
-        ``corrected`` whether the pass after EM has corrected the means (see docs/multiview.md).
+        the ratios of the n_components-th to the largest singular value of the cross moments of views 1 and 2, 1
+        and 3, and 2 and 3; ``explained`` the share of the variance of each view that lies between components;
+        ``proportions_disagreement`` how far the average shares found from the moments differ from those found
+        from the means of the views; ``log_likelihoods`` the average per row before each EM pass, less that of a
+        single component; ``corrected`` whether the pass after EM has corrected the means (see
+        docs/multiview.md).
     vocabulary_ : list of str
-        Names of the columns: ``"t.c"`` for column c of view t, counted from 1, if the views are given apart.
+        Names of the columns: ``"t.c"`` for column c of view t, counted from 1, if the views are given
+        separately.
     n_features_in_ : int
         Number of columns of all views.
 
@@ -133,7 +137,7 @@ class MultiView(FittedViews):
         default=None, kind=str, none=True, unset="those of the views given to fit",
     )  # fmt: skip
     prior: str = parameter(
-        "Distribution of what is hidden in a row: shares of components, or independent factors.",
+        "Hidden variables of a row: shares of components (dirichlet), or independent factors (independent).",
         default="dirichlet", choices=PRIORS,
     )  # fmt: skip
     alpha0: float | str = parameter(
@@ -142,7 +146,8 @@ class MultiView(FittedViews):
         default=0.0, kind=float, least=0, auto=True,
     )  # fmt: skip
     lift: int = parameter(
-        "Largest number of columns of a view that are multiplied: 2 and more for more components than columns.",
+        "Largest number of columns of a view that are multiplied with each other; 2 or more allows more "
+        "components than columns.",
         default=1, least=1,
     )  # fmt: skip
     decomposition: str = parameter(
@@ -224,7 +229,7 @@ class MultiView(FittedViews):
         check_n_rows(corpus.n_rows, k)
 
     def _check_mixed(self) -> None:
-        """Refuse what assumes one component per row where there are several; UsageError."""
+        """Refuse parameters that assume one component per row where rows have several; UsageError."""
         if not self._mixed:
             return
         given = "prior='independent'" if self.prior == "independent" else f"alpha0={self.alpha0}"

@@ -175,7 +175,7 @@ class FittedViews(
         Returns
         -------
         list of dict
-            JSON values, as of `SphericalMixture.pictures`.
+            JSON values, as for `SphericalMixture.pictures`.
         """
         check_is_fitted(self)
         return pictures_of(self, n_top)

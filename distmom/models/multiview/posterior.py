@@ -29,7 +29,7 @@ class RowScoresPass(StoredPosteriorPass, ScoresPass):
 
     Notes
     -----
-    Fields as in `ScoresPass`; rows and sums as of `StoredPosteriorPass`.
+    Fields as in `ScoresPass`; rows and sums as in `StoredPosteriorPass`.
     """
 
     def working_bytes(self, n_rows: int) -> int:
@@ -98,7 +98,7 @@ class ViewSharesPass(ScoreProductsPass):
     Notes
     -----
     Other fields as in `ScoreProductsPass`. Sums, with q_t the probabilities given view t and p_t those given the
-    two others: ``means``, ``pairs``, ``triples`` and ``mass`` of q_1, q_2 and q_3, as of
+    two others: ``means``, ``pairs``, ``triples`` and ``mass`` of q_1, q_2 and q_3, as in
     `distmom.moments.documents.product.GroupMomentsPass`; ``crosses`` (3, k, k) of ``p_t q_t'``; ``px`` of the
     columns of view t with p_t.
     """

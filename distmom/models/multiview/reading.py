@@ -98,7 +98,7 @@ class RowHiddenPass(ScoresPass):
     Attributes
     ----------
     gram : ndarray of shape (k, k) or None
-        As of `Reading`.
+        As in `Reading`.
 
     Notes
     -----

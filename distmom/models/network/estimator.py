@@ -47,7 +47,7 @@ from distmom.spectral.steps.views import basis_of_views, load_views, mean_of_vie
 MIN_VIEWS = 3
 #: columns of one view, at most: matrices of this size are added up and decomposed
 MOST_COLUMNS = 2000
-#: least variance of the noise of a column, as a share of its variance, by which columns weigh
+#: lower bound of the variance of the noise of a column in its weight, as a share of the variance of the column
 LEAST_NOISE = 1e-3
 #: least magnitude of a weight that a summary shows
 SHOWN_WEIGHT = 0.05
@@ -118,8 +118,8 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         default=None, kind=int, least=0, none=True, unset="10 per component",
     )  # fmt: skip
     n_projected: int = parameter(
-        "Number of rows of every round of linear programs by projections, which find columns that overlap much; 0 "
-        "for none.", default=0, least=0,
+        "Number of rows in every round of linear programs with projections, which find columns that overlap "
+        "strongly; 0 for none.", default=0, least=0,
     )  # fmt: skip
     n_oversamples: int = parameter(
         "Columns of the sketch beyond the components, with views=several.", default=10, least=0
@@ -324,7 +324,7 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         Returns
         -------
         list of dict
-            JSON values, as of `SphericalMixture.pictures`.
+            JSON values, as for `SphericalMixture.pictures`.
         """
         check_is_fitted(self)
         names = [f"node {i}" for i in self.order_]

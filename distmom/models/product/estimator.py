@@ -197,7 +197,7 @@ class ProductMixture(ComponentsOfRows, SpectralEstimator):
         return state
 
     def _by_all_words(self, run: Run, found: AlignedViews | str) -> Probabilities | None:
-        """Return a start of EM by all words if thirds of the words do not suffice."""
+        """Return a start of EM from moments of all words if thirds of the words do not suffice."""
         return run.when(
             lambda: isinstance(found, str), find_together, self.n_components, self.n_oversamples,
             self.n_power_iter, self.decomposition, self.decompose_on, self._seed, found, otherwise=None,
@@ -302,7 +302,7 @@ def _aligned(moments: GroupMoments, k: int, method: str, may_refuse: bool) -> Al
 def _state(
     basis: Basis, groups: np.ndarray, found: AlignedViews | str, other: Probabilities | None
 ) -> ProductState:
-    """Bring conditional means back from the basis to the words, or take those by all words."""
+    """Map conditional means from the basis back to the words, or take those found from all words."""
     if isinstance(found, str):
         assert other is not None
         return _unclipped(other.components, other.weights, {"start": "documents", **other.diagnostics})

@@ -16,7 +16,7 @@ from distmom.spectral.steps.factors import ORDERS
 
 
 class SpectralLDA(TopicModel):
-    """Topics of documents that mix several, by moments of up to four words and a few passes of refinement.
+    """Topics of documents that mix several topics, by moments of up to four words and passes of refinement.
 
     Attributes
     ----------
@@ -57,17 +57,17 @@ class SpectralLDA(TopicModel):
     """
 
     n_refine: int | str = parameter(
-        "Number of passes of refinement. 0 returns the topics estimated from moments, zero for words left out "
-        "of the moments. auto is 2 with refine=cvb where documents have fewer than 30 words on average, else 4; "
-        "before these, up to 24 passes over a part of the documents are tried, and kept if held-out documents "
-        "gain by them, and a background topic replaces one of the topics if these share most of their words and "
-        "predict about as well with it.",
+        "Number of passes of refinement. 0 returns the topics estimated from moments, in which words "
+        "left out of the moments have probability zero. auto is 2 with refine=cvb where documents have fewer than "
+        "30 words on average, else 4; before these, up to 24 passes over a part of the documents are tried, and "
+        "kept if they lower the held-out perplexity. With auto, a background topic also replaces one of the "
+        "topics if the topics share most of their words and predict held-out documents about as well with it.",
         default="auto", kind=int, least=0, auto=True,
     )  # fmt: skip
     orders: str = parameter(
         "Find topics by the third moment (3), the fourth (4), or both together (both). 4 and both require "
         "init=tensor, a number for alpha0 and documents of at least four words, take up to two more passes, and "
-        "leave out topics that cannot be distinguished in view of their sampling errors.",
+        "leave out topics that cannot be distinguished given their sampling errors.",
         default="3", choices=tuple(ORDERS),
     )  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Trees of hidden variables whose leaves are observed, from moments of pairs and triples of leaves.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
-section 3.3, which names latent trees among the models that three views learn; see `distmom.models.trees.recovery`.
+section 3.3, which names latent trees among the models that can be learned from three views; see
+`distmom.models.trees.recovery`.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class LatentTree(FittedTree):
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Mean of every column given each state of the hidden variable above its leaf; for indicators probabilities.
+        Mean of every column given each state of the hidden variable above its leaf; probabilities for
+        indicators.
     weights_ : ndarray of shape (n_hidden, n_components)
         Distribution of every hidden variable; the first is the root, and each comes before those below it.
     transitions_ : ndarray of shape (n_hidden - 1, n_components, n_components)
@@ -98,11 +100,12 @@ class LatentTree(FittedTree):
     widths_ : list of int
         Numbers of columns of the leaves.
     diagnostics_ : dict
-        For every hidden variable, of the three leaves that show it: ``asymmetry``, ``residual``, ``sum_weights``
-        and ``conditioning``, the ratio of the n_components-th to the largest singular value, the least of the
-        pairs; for every edge between hidden variables ``clipped``, the largest negative mass of an estimated
-        distribution; ``mismatch``, the relative distance of the moments of pairs of leaves from those of the tree
-        before EM; ``log_likelihoods``, on average per row before each EM pass (see docs/trees.md).
+        For every hidden variable, from the three leaves chosen for it: ``asymmetry``, ``residual``,
+        ``sum_weights`` and ``conditioning``, the ratio of the n_components-th to the largest singular value,
+        the smallest over the pairs; for every edge between hidden variables ``clipped``, the largest negative
+        mass of an estimated distribution; ``mismatch``, the relative distance of the moments of pairs of leaves
+        from those of the tree before EM; ``log_likelihoods``, on average per row before each EM pass (see
+        docs/trees.md).
     coefficients_ : ndarray of shape (n_features, n_components)
     offsets_ : ndarray of shape (n_hidden, n_components)
         Offsets of the linear scores by which `predict_proba` reads rows.
@@ -137,7 +140,8 @@ class LatentTree(FittedTree):
         "Number of states of every hidden variable.", default=2, least=1, kw_only=False
     )
     tree: str = parameter(
-        "The tree: a hidden variable is a pair of parentheses with what is below it, a leaf its number from 1.",
+        "The tree, such as ((1,2),3,4): a pair of parentheses is a hidden variable and encloses the nodes "
+        "below it; a leaf is its number, from 1.",
         default="(1,2,3)",
     )
     widths: str | Sequence[int] | None = parameter(

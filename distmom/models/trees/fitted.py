@@ -141,7 +141,7 @@ class FittedTree(ViewsLikelihood, SpectralEstimator):
         Returns
         -------
         list of dict
-            JSON values, as of `SphericalMixture.pictures`.
+            JSON values, as for `SphericalMixture.pictures`.
         """
         check_is_fitted(self)
         parents = Tree.parse(self.tree_).parents

@@ -29,7 +29,7 @@ class TreeReader:
     widths : tuple of int
         Numbers of columns of the leaves.
     parents, of_leaves : tuple of int
-        As of `distmom.models.trees.structure.Tree`.
+        As in `distmom.models.trees.structure.Tree`.
     coefficients : ndarray of shape (d, k)
     offsets : ndarray of shape (n_hidden, k)
         Sums of the offsets of the leaves at each hidden variable.
@@ -95,7 +95,7 @@ class TreePass(ScoresPass):
     Attributes
     ----------
     widths, parents, of_leaves, coefficients, offsets, root, transitions
-        As of `TreeReader`; arrays may be stored ones.
+        As in `TreeReader`; arrays may be stored ones.
     n_components : int
         Number k of states of every hidden variable.
     """

@@ -1,10 +1,10 @@
 """The choice of three leaves that show a hidden variable, from the moments of pairs of leaves.
 
-Leaves a and b in two branches of a hidden variable with k states have the cross covariance
-``A_a (diag(w) - w w') A_b'`` of rank k - 1 at most. Its singular value number k - 1 after both leaves are
-whitened, a canonical correlation, measures how well the two tell the states apart. It depends neither on the units
-of columns nor on the basis of a leaf. The largest singular value that independent leaves have in as many rows is
-subtracted; an enumerated population has no such errors.
+Leaves a and b in two branches of a hidden variable with k states have the cross covariance ``A_a (diag(w) - w
+w') A_b'`` of rank k - 1 at most. Its singular value number k - 1 after both leaves are whitened, a canonical
+correlation, measures how well the two distinguish the states. It depends neither on the units of columns nor on
+the basis of a leaf. The largest singular value that independent leaves have in as many rows is subtracted; an
+enumerated population has no such errors.
 """
 
 from __future__ import annotations
@@ -66,15 +66,16 @@ class _Pairs:
 def choose_triples(moments: TreeMoments, candidates: Sequence[list[Candidate]], k: int) -> tuple[Triple, ...]:
     """Choose three leaves for every hidden variable; runs on the scheduler node.
 
-    Of all triples of candidates in three branches, the one is taken whose pairs tell the states apart best, judged
-    by the worst of the three pairs. If several are equal, the next worst decides, and at last the distance.
+    Of all triples of candidates in three branches, the one is taken whose pairs distinguish the states best,
+    judged by the worst of the three pairs. If several are equal, the next worst decides, and at last the
+    distance.
 
     Parameters
     ----------
     moments : TreeMoments
         Moments of pairs.
     candidates : sequence of list of (int, int)
-        For every hidden variable, as of `Tree.candidates`.
+        For every hidden variable, as in `Tree.candidates`.
     k : int
         Number of states of every hidden variable.
     """

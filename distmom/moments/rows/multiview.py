@@ -240,7 +240,7 @@ class MultiViewMomentsPass(ProjectedPass, ViewsPass):
 
     Notes
     -----
-    Other fields as in `ViewsPass`. Sums, as of `distmom.moments.documents.product.GroupMomentsPass`:
+    Other fields as in `ViewsPass`. Sums, as in `distmom.moments.documents.product.GroupMomentsPass`:
     ``means`` (3, r), ``pairs`` (3, r, r) in the order of `PAIRS`, with third moments ``triples`` (r, r, r), and
     ``mass`` (); and with moments of each view with itself ``own`` (3, r, r).
     """

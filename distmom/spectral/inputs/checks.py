@@ -170,7 +170,7 @@ def with_layer(corpus: Any, reads: tuple[str, ...], name: str | None, model: str
     Raises
     ------
     UsageError
-        If it is not a corpus, or has no such layer, or several and none is named.
+        If it is not a corpus, or has no such layer, or has several and none is named.
     """
     check_corpus(corpus)
     layers = corpus.layers

@@ -1,4 +1,4 @@
-"""The parts of a row, such as its views: their columns side by side, and the numbers of these."""
+"""The parts of a row, such as its views: their columns side by side, and the number of columns of each."""
 
 from __future__ import annotations
 

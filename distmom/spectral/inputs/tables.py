@@ -130,7 +130,7 @@ def check_column_names(model: Any, X: Any, cuts: Sequence[slice] | None = None) 
     Raises
     ------
     UsageError
-        If they differ. Names on one side only give a warning, as in scikit-learn.
+        If they differ. If only one of the two has names, a warning is issued, as in scikit-learn.
     """
     if cuts is None:
         _compare(model, X)
@@ -138,7 +138,7 @@ def check_column_names(model: Any, X: Any, cuts: Sequence[slice] | None = None) 
     named = model.settings_.get(NAMED_COLUMNS, False)
     for t, (view, cut) in enumerate(zip(X, cuts, strict=True)):
         names, known = model.vocabulary_[cut], named
-        if isinstance(named, list):  # the views of the fit were given apart
+        if isinstance(named, list):  # the views of the fit were given separately
             names, known = [name.partition(".")[2] for name in names], named[t]
         fitted = type(model)()
         if known:

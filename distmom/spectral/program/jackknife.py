@@ -201,8 +201,8 @@ def standard_errors(
     -------
     dict of str to ndarray, float64
         For every fitted attribute with one entry or row per component, such as ``means_``: an array of the same
-        shape. NaN for components that fewer than two of the fits have. The error over the standard error has
-        approximately the law of Student's t with ``n_parts - 1`` degrees of freedom.
+        shape. NaN for components that fewer than two of the fits have. The error over the standard error
+        approximately follows Student's t distribution with ``n_parts - 1`` degrees of freedom.
 
     Raises
     ------

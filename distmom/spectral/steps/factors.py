@@ -105,7 +105,7 @@ def _third(moments: SmallMoments) -> np.ndarray:
 
 
 def admissible(factors: Factors, alpha0: float, n_components: int, orders: str) -> Factors:
-    """Return the factors that the law allows, and log a warning where there are fewer than requested.
+    """Return the factors that shares allow, and log a warning where there are fewer than requested.
 
     Parameters
     ----------

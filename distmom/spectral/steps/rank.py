@@ -102,8 +102,8 @@ def _compare_halves(settings: CoreSettings, basis: Basis, directories: tuple[str
 def count_replicated(values: np.ndarray, again: np.ndarray, most: int) -> int:
     """Return how many of the first eigenvalues are replicated, at least 1 and at most ``most``.
 
-    The count maximises the sum of the replicated moments in excess of `REPLICATED_SHARE`, so that neither one
-    direction of noise that is replicated by chance nor one topic that is not decides alone.
+    The count maximises the sum of the replicated moments in excess of `REPLICATED_SHARE`, so that no direction
+    decides alone, be it noise that is replicated by chance or a topic that is not replicated.
     """
     # The moments of a corpus without topics have as many negative eigenvalues as positive ones.
     beyond = again[:most] - REPLICATED_SHARE * np.abs(values[:most])

@@ -310,7 +310,7 @@ def _ranges(
         shown = ", ".join(f"{x:.3g}" for x in values[: k + 1])
         raise NumericalError(
             f"the cross moment of the first two views carries fewer than {k} components: its largest singular "
-            f"values are {shown}; use fewer components, or views that tell them apart"
+            f"values are {shown}; use fewer components, or views that distinguish them"
         )
     last = np.linalg.svd(np.hstack([moments.pair(2, 0), moments.pair(2, 1)]))[0]
     U = (fix_signs(left[:, :k]), fix_signs(right[:k].T), fix_signs(last[:, :k]))

@@ -94,7 +94,7 @@ def next_basis(
         if len(kept) < least:
             raise NumericalError(
                 f"the centred cross moments of view {t + 1} with the other views have rank {len(kept)}, and {k} "
-                f"components need rank {least}; use fewer components, or a view that tells them apart"
+                f"components need rank {least}; use fewer components, or a view that distinguishes them"
             )
         found.append((vectors[:, kept], values[kept]))
     factors = _rotated(grams, found)

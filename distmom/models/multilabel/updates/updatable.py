@@ -125,7 +125,7 @@ class Updatable:
             As for `fit`. Names that the model does not know become new labels. A matrix without names has as
             many columns as the model has labels. Required.
         classes : sequence of str or int, optional
-            Labels that these or later documents may have, as of scikit-learn's classifiers; not with a matrix.
+            Labels that these or later documents may have, as for scikit-learn's classifiers; not with a matrix.
             Those that the model does not know become new labels. Labels that the first call is not given follow
             later in `classes_`, so that scikit-learn's metrics of scores and probabilities do not suit a model of
             one label per document. None by default.
