@@ -46,7 +46,7 @@ def _run(arguments: list[str] | None) -> None:
     try:
         os.getcwd()
     except FileNotFoundError as error:
-        # Imports and worker processes would fail without saying what is missing.
+        # Imports and worker processes would fail with errors that do not name the cause.
         raise UsageError("the current directory has been removed: change to another one") from error
     # Imported here, because it takes a second, during which an interrupt must be caught too.
     from distmom.cli.app import cli

@@ -23,7 +23,7 @@ class PassProgress:
     quiet : bool, default False
         Show nothing.
     unit : str, default "documents"
-        What the passes count, in the plural; an attribute, as the corpus may be opened later.
+        Name of the units that passes count, in the plural; an attribute, as the corpus may be opened later.
     """
 
     def __init__(self, *, quiet: bool = False, unit: str = "documents") -> None:

@@ -191,7 +191,7 @@ def open_source(
 
 
 def unit_name(corpus: AnyCorpus) -> str:
-    """Return what a corpus counts, in the plural."""
+    """Return the name of the units of a corpus, in the plural."""
     if isinstance(corpus, ViewCorpus):
         return "groups"
     if isinstance(corpus, LayeredCorpus):

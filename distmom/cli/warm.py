@@ -64,7 +64,7 @@ class _Data:
     #: rows of independent sources, and sequences of several chains
     sources: RowCorpus
     chains: RowCorpus
-    #: sequences of hidden states by the kind of their steps, cut over shards
+    #: sequences of hidden states by the kind of their steps, split across shards
     steps: dict[str, RowCorpus]
 
 

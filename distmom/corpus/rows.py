@@ -197,7 +197,9 @@ def starts_of(lengths: Any, n_rows: int, name: str = "lengths") -> np.ndarray:
         raise InputError.at(name, None, f"length of unit {unit}", f"at most {n_rows} rows", str(sizes[unit]))
     starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
     if starts[-1] != n_rows:
-        raise InputError.at(name, None, "sum of the lengths", f"{n_rows} as there are rows", str(starts[-1]))
+        raise InputError.at(
+            name, None, "sum of the lengths", f"{n_rows}, the number of rows", str(starts[-1])
+        )
     return starts
 
 

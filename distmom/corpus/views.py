@@ -142,7 +142,7 @@ class ViewCorpus:
     vocabulary : list of str
         Names of the features, if `ECA.fit` was given a table; empty otherwise.
     settings : dict
-        What else is known of the features.
+        Settings of the features, such as those of a table.
     n_documents, n_rows, n_words : int
         Number of groups, of views and of features.
     largest : int

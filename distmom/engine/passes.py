@@ -215,7 +215,7 @@ def cut_block(shard: Any, rows: Rows, axes: Mapping[str, str], taken: slice | np
     ----------
     shard : Block or RowBlock
     rows : mapping of str to ndarray
-        What is stored for the shard.
+        Rows stored for the shard.
     axes : mapping of str to {"units", "rows"}
         Axis of each.
     taken : slice or bool ndarray

@@ -176,7 +176,7 @@ def configuration(model: Any) -> dict[str, Any]:
 
 
 def _unit(model: Any) -> str:
-    """Return what a model was fitted to, in the plural."""
+    """Return the name of the units that a model was fitted to, in the plural."""
     if model.can(Capability.VIEWS):
         return "groups"
     return "units" if model.can(Capability.ROWS) else "documents"

@@ -52,7 +52,7 @@ class Job:
     directory : Path
         Its directory; if its records are published, the directory on the host of the driver.
     record : JobRecord
-        What was submitted.
+        The submitted command, with its settings.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:

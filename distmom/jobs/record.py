@@ -39,7 +39,7 @@ DIRECTORY = "distmom-jobs"
 
 @dataclass(frozen=True)
 class JobRecord:
-    """What was submitted.
+    """A submitted command, with its settings.
 
     Attributes
     ----------

@@ -5,7 +5,7 @@ probabilities give the moments of the mixture up to some order; estimates from i
 
 Side information about one component, the target of a search, takes the forms of Ray, Neeman, Sanghavi, Shakkottai,
 "The Search Problem in Mixture Models" (JMLR 18, 2018): a vector that prefers the target (`side_vector`), or rows
-that are labelled as of the target, some of them wrongly (`draw_labels`). In an exact population, a column of side
+that are labelled as rows of the target, some wrongly (`draw_labels`). In an exact population, a column of side
 information is its expectation in the component of each row.
 """
 

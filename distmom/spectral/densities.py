@@ -39,7 +39,7 @@ class ComponentsOfRows:
 
         Parameters
         ----------
-        X : array_like, or what else `fit` takes
+        X : array_like, or any other input of `fit`
         y : None
             Ignored.
         """

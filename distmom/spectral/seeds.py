@@ -74,7 +74,7 @@ class Seeded(Parametrised):
             self.seed_ = int(self.random_state)
 
     def _stored_parameters(self) -> dict[str, Any]:
-        """Return what is stored of the parameters: ``parameters``, and ``seed`` if they do not give it.
+        """Return the stored parameters: ``parameters``, and ``seed`` if they do not give it.
 
         Arrays are stored as lists, and the state of a generator is not stored.
         """

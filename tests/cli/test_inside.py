@@ -75,7 +75,7 @@ def test_a_destination_below_a_file_is_refused(tmp_path, run, place, command):
     file.write_text("kept")
     words = command.format(place=place, file=file).split()
     code, _, err = run(*words, *(() if words[0] == "copy" else LOCAL))
-    assert f"/new: expected a path below a directory, got one below {file}, which is none" in err
+    assert f"/new: expected a path below a directory, got one below {file}, which is not one" in err
     assert (code, file.read_text(), list(tmp_path.iterdir())) == (2, "kept", [file])
 
 

@@ -109,7 +109,7 @@ def plain_array(path):
         (
             lambda path: np.savez(path, values=np.zeros((6, 2)), lengths=[2, 5]),
             {},
-            "x.npz: sum of the lengths: expected 6 as there are rows, got 7",
+            "x.npz: sum of the lengths: expected 6, the number of rows, got 7",
         ),
         (
             lambda path: np.savez(path, values=np.zeros((6, 2)), lengths=[2, 4]),

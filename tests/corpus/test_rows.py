@@ -78,7 +78,7 @@ def test_context_never_reaches_into_the_unit_before():
         (np.array([1, -2]), None, "symbol of row 1: expected 0 to 134217727, got -2"),
         (np.array([["a"]]), None, "real numbers"),
         (np.zeros((2, 2, 2)), None, "a matrix of rows and columns"),
-        (np.zeros((3, 2)), [1, 1], "sum of the lengths: expected 3 as there are rows, got 2"),
+        (np.zeros((3, 2)), [1, 1], "sum of the lengths: expected 3, the number of rows, got 2"),
         (np.zeros((3, 2)), [3, 0], "length of unit 1: expected at least 1, got 0"),
         (
             np.zeros((3, 2)),

@@ -317,7 +317,9 @@ def refuse_below_file(target: Path) -> None:
     """Raise a UsageError if something above a path exists that is not a directory."""
     above = _lowest_that_exists(target)
     if not above.is_dir():
-        raise UsageError(f"{target}: expected a path below a directory, got one below {above}, which is none")
+        raise UsageError(
+            f"{target}: expected a path below a directory, got one below {above}, which is not one"
+        )
 
 
 def _lowest_that_exists(target: Path) -> Path:

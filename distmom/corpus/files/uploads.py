@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Contents:
-    """What a URL holds.
+    """The contents of a URL.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ def upload_directory(directory: Path, place: Any, kind: str, *, overwrite: bool 
     try:
         storage.write_if(CONTENTS, content, tag)
     except ConflictError as error:
-        # A request that was repeated because its response was lost meets its own result.
+        # A request that was repeated because its response was lost finds the object that it created itself.
         if storage.read_bytes(CONTENTS, MAX_RECORD_BYTES) != content:
             _remove(storage, new.keys)
             raise UsageError(

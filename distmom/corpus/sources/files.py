@@ -60,7 +60,7 @@ class SourceFiles:
     Parameters
     ----------
     paths : sequence of str or path-like
-        What is read; all files of directories.
+        Files that are read, with all files of directories.
 
     Attributes
     ----------

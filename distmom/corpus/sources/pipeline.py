@@ -226,7 +226,7 @@ class _Encoded:
 
 
 def _surveyed(encoded: list[tuple[str, Path]], survey: Survey, learns: bool) -> list[_Encoded]:
-    """Add all parts to a survey, and return them with what is known of them."""
+    """Add all parts to a survey, and return them with their numbers of documents and of rows before them."""
     parts = []
     for file, of_file in groupby(encoded, key=lambda each: each[0]):
         rows_before = survey.last_row

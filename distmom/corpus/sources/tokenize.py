@@ -120,7 +120,7 @@ class Tokenizer:
             raise UsageError(f"analyzer: expected one of {', '.join(ANALYZERS)}, got {self.analyzer!r}")
         if self.analyzer != "word" and self.stop_words:
             raise UsageError(
-                f"stop_words: do not go with analyzer={self.analyzer!r}, whose n-grams are no words"
+                f"stop_words: cannot be combined with analyzer={self.analyzer!r}, whose n-grams are not words"
             )
         if self.token_pattern is None:
             return
@@ -263,7 +263,7 @@ def unspaced_phrase(words: Iterable[str]) -> str | None:
     Parameters
     ----------
     words : iterable of str
-        The words in the order in which they occur; only the first ones are looked at.
+        The words in the order in which they occur; only the first ones are examined.
     """
     found = list(islice(words, _N_LOOKED_AT))
     unspaced = [word for word in found if _UNSPACED.fullmatch(word)]

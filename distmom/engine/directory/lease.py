@@ -47,7 +47,7 @@ class Lease:
     ----------
     epoch : int
     result : dict of str to str or None
-        What the run has made, for the record of its end.
+        The result of the run, for the record of its end.
     """
 
     def __init__(

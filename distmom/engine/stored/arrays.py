@@ -162,7 +162,7 @@ class StoredRows:
     digests : dict of str to str
         sha256 of the rows of each shard and of the metadata of their array.
     axis : {"units", "rows"}
-        What a stored row belongs to; a unit by default.
+        Whether stored rows belong to units (default) or to rows of the corpus.
     """
 
     directory: str

@@ -152,8 +152,9 @@ def sparse_loadings(
     n_constraints, n_program_rows, n_starts : int
         As in `sparse_columns`.
     n_projected : int, default 0
-        Number of rows of every round of `projected_columns`, whose columns join the candidates; 0 for none. Where
-        many columns overlap much, they find columns that the others miss. It takes k times as many programs.
+        Number of rows of every round of `projected_columns`, whose columns join the candidates; 0 for none.
+        Where many columns overlap strongly, they find columns that the others miss. It takes k times as many
+        programs.
     seed : int
 
     Raises

@@ -74,9 +74,9 @@ def by_bisection(A: np.ndarray, B: np.ndarray) -> float:
 def by_threshold(A: np.ndarray, B: np.ndarray, threshold: float = THRESHOLD) -> float:
     """Return the least factor for which the least eigenvalue of ``A - f B`` is below a threshold.
 
-    The paper's search in its experiments with Gaussian mixtures. The least eigenvalue is a concave function of f,
-    positive at zero, so the factors with a value above the threshold are an interval that begins there. The error
-    of the component is of the size of the threshold.
+    The paper uses this search in its experiments with Gaussian mixtures. The least eigenvalue is a concave
+    function of f, positive at zero, so the factors with a value above the threshold are an interval that begins
+    there. The error of the component is of the size of the threshold.
 
     Parameters
     ----------
@@ -99,8 +99,8 @@ def by_threshold(A: np.ndarray, B: np.ndarray, threshold: float = THRESHOLD) -> 
 def by_norm(A: np.ndarray, B: np.ndarray) -> float:
     """Return the factor that minimises ``|A - f B|_* + f`` for the nuclear norm in whitened coordinates.
 
-    The paper's search in its experiments with topics. There, the norm is ``sum |1 - f w_i|``, and the factor is
-    1 / w for the largest w if and only if ``sum w_i >= 1 >= sum w_i - 2 w``.
+    The paper uses this search in its experiments with topics. There, the norm is ``sum |1 - f w_i|``, and the
+    factor is 1 / w for the largest w if and only if ``sum w_i >= 1 >= sum w_i - 2 w``.
 
     Parameters are those of `by_spectrum`.
 

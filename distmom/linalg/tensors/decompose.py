@@ -64,7 +64,7 @@ def decompose(
             Robust tensor power method with restarts and deflation. Options ``n_restarts`` (None:
             ``max(10, 2 k)``), ``n_iter`` (25), ``orthogonalise`` (False: keep the deflated estimates; True:
             replace the vectors by the nearest orthonormal ones), ``shifted`` (False; True: updates that never
-            lower ``T(u, u, u)``, but take some 100 iterations).
+            lower ``T(u, u, u)``, but take about 100 iterations).
         "power-stop"
             The same with a stopping condition instead of a fixed number of restarts. Options ``max_restarts``
             (100), ``n_iter`` (25), ``orthogonalise`` (False), ``shifted`` (False).
@@ -81,7 +81,7 @@ def decompose(
         Seed of all random draws.
     initial : array_like of shape (k, k), optional
         Columns near the components, such as those of a similar tensor, from which "joint" takes its polar steps.
-        By default components are found without.
+        By default none are given.
     starts : array_like of shape (k, m), optional
         Columns some of which may be near a component, such as whitened rows of data, from which "power" and
         "power-stop" take up to half of their initial vectors (section 5.2). Columns of zeros are left out. By

@@ -100,8 +100,8 @@ def joint_diagonalise(
         The search ends after a sweep in which no angle exceeds ``tol``. As convergence is quadratic, matrices
         with a common eigenbasis are then diagonal up to about ``tol ** 2``.
     stall : float, default=1e-6
-        The search also ends after a sweep that moves less energy to the diagonal than this fraction of what is
-        on the diagonal, and of what is not.
+        The search also ends after a sweep that moves less energy to the diagonal than this fraction of the
+        energy on the diagonal or off it, whichever is smaller.
     max_sweeps : int, default=100
         Maximum number of sweeps over all pairs.
 

@@ -51,7 +51,7 @@ def fourth_cumulant(moment: Array, second: Array) -> Array:
 
 
 def contracted_cumulants(matrices: Array, second: Array, left: Array, right: Array) -> Array:
-    """Do the same for contractions of the moment with pairs of directions.
+    """Subtract the same from contractions of the moment with pairs of directions.
 
     Parameters
     ----------

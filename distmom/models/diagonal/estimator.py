@@ -218,8 +218,8 @@ class DiagonalMixture(RowDensity):
     def _views(self, run: Run, units: Any) -> list[Estimate]:
         """Add up the moments of a single partition in bases of the ranges of its views.
 
-        Where EM follows, all columns together give few rows a second start, as their third moments are noisy, and
-        many rows another one if the views do not suffice.
+        Where EM follows, moments of all columns together give another start: with few rows always, as their
+        third moments are noisy, and with many rows only if the views do not suffice.
         """
         d, k = run.corpus.n_words, self.n_components
         views = random_views(d, 1, self._seed)[0]
@@ -271,7 +271,7 @@ class DiagonalMixture(RowDensity):
         )  # fmt: skip
 
     def _together(self, run: Run, units: Any, squares: tuple[StoredColumns, StoredColumns]) -> Any:
-        """Return what all columns together give."""
+        """Find components in the moments of all columns together."""
         n_varying = run.apply(count_varying, *squares, out=unknown())
         return find_together(
             run, units, n_varying, self.n_components, self.n_oversamples, self.n_power_iter,

@@ -176,7 +176,7 @@ def estimates_of_columns(
     found: AlignedViews | str,
     other: tuple[Basis, Found | str] | None,
 ) -> list[Estimate]:
-    """Bring conditional means back from the bases to the columns of the rows, and finish their variances.
+    """Map conditional means from the bases back to the columns of the rows, and finish their variances.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def estimates_of_columns(
         Averages by `sums_of_squares`.
     found : AlignedViews, or str if the views do not suffice
     other : tuple, optional
-        What all columns together give (see `distmom.models.diagonal.together.find_together`).
+        Result for all columns together (see `distmom.models.diagonal.together.find_together`).
 
     Returns
     -------
@@ -277,7 +277,7 @@ def averaged(of: Diagonals, k: int) -> Diagonals:
 
 
 def likeliest(of: Diagonals, k: int, likelihoods: list[np.ndarray]) -> tuple[Diagonals, int]:
-    """Return that of stacked mixtures of k components of the largest likelihood, and its position.
+    """Return the mixture of largest likelihood among stacked mixtures of k components, and its position.
 
     Parameters
     ----------

@@ -62,16 +62,16 @@ class Posterior:
         self.constants = np.log(weights) + np.log(self.units[:, 1]).sum() - 0.5 * constants.sum(axis=1)
 
     def pieces(self, X: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield some rows at a time: which ones, z, its squares, probabilities (n, k) and log-densities (n,).
+        """Yield rows in pieces: their positions, z, its squares, probabilities (n, k) and log-densities (n,).
 
-        Values of z and squares are valid until the next rows are taken. The rows are of one mixture.
+        Values of z and squares are valid until the next piece is taken. The rows are of one mixture.
         """
         for rows, z, squares, joint in self.joint(X):
             density = normalise(joint)
             yield rows, z, squares, joint, density
 
     def joint(self, X: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield as `pieces` does, but ``log(w_h p(x | h))`` of the components of all stacked mixtures."""
+        """Yield positions, z, its squares, and ``log(w_h p(x | h))`` of all components of stacked mixtures."""
         room = np.empty((min(piece_rows(X.shape[1]), len(X)), X.shape[1]))
         for rows, z in standardised(X, self.units):
             # Where squares overflow, densities are zero.

@@ -67,7 +67,7 @@ def find_together(
 
 
 def together(basis: Basis, found: Found, shifts: np.ndarray, spreads: np.ndarray) -> Estimate:
-    """Bring conditional means back from the basis to the columns.
+    """Map conditional means from the basis back to the columns.
 
     Parameters
     ----------

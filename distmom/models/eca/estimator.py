@@ -1,10 +1,10 @@
 """Factors behind exchangeable real-valued views, by excess correlation analysis.
 
-Source: Anandkumar, Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation": Algorithms 1
-and 2 for independent factors, Algorithms 3 and 5 and remark 8 for shares with a Dirichlet law. With M2 and M3 the
-moments that are diagonal in the factors (`distmom.moments.documents.dirichlet`; central ones for independent
-factors), Q a basis of the range of M2 and W the whitening matrix in it, the columns of M = W'Q'O are orthonormal
-and diagonalise M3.
+Source: Anandkumar, Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation": Algorithms
+1 and 2 for independent factors, Algorithms 3 and 5 and remark 8 for Dirichlet-distributed shares. With M2 and
+M3 the moments that are diagonal in the factors (`distmom.moments.documents.dirichlet`; central ones for
+independent factors), Q a basis of the range of M2 and W the whitening matrix in it, the columns of M = W'Q'O
+are orthonormal and diagonalise M3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Columns, duals and Dirichlet parameters from factors in whitened coordinates.
 
-Source: see `distmom.models.eca.estimator`, Algorithm 5 and the recoveries (i) to (iv) of shares with a Dirichlet
-law. An infinite alpha0 stands for independent factors.
+Source: see `distmom.models.eca.estimator`, Algorithm 5 and the recoveries (i) to (iv) of Dirichlet-distributed
+shares. An infinite alpha0 stands for independent factors.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
     )  # fmt: skip
     n_em_iter: int = parameter(
         "Number of Baum-Welch (EM) passes over the joint states of at most 8 chains after the moments, each one "
-        "scan, or two where sequences are cut over shards.", default=0, least=0,
+        "scan, or two where sequences are split across shards.", default=0, least=0,
     )  # fmt: skip
     n_oversamples: int = parameter("Columns of the sketch beyond the chains.", default=10, least=0)
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
@@ -194,7 +194,7 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
     # Using a fitted model
 
     def assign(self, run: Run) -> dict[str, StoredRows]:
-        """Decode the sequences of the corpus of a run, including those that are cut over shards.
+        """Decode the sequences of the corpus of a run, including those that are split across shards.
 
         Parameters
         ----------

@@ -164,9 +164,9 @@ def _check_identified(
     if short.any():
         i = int(np.argmax(short))
         raise NumericalError(
-            f"{int(short.sum())} of n_components={len(memory)} chains cannot be found, as their next state is not "
-            f"seen to depend on their state: expected 1 - P(+ to -) - P(- to +) above {memory_level[i]:.3g} in "
-            f"magnitude, got {memory[i]:.3g}; use fewer chains, or more data"
+            f"{int(short.sum())} of n_components={len(memory)} chains cannot be found, as no dependence of "
+            "their next state on their state is detected: expected 1 - P(+ to -) - P(- to +) above "
+            f"{memory_level[i]:.3g} in magnitude, got {memory[i]:.3g}; use fewer chains, or more data"
         )
     even = int((skewness <= skewness_level).sum())
     if even > 1:
@@ -182,7 +182,7 @@ def _too_few(k: int, reason: str) -> NumericalError:
 
 def _without_skewness(n: int) -> NumericalError:
     return NumericalError(
-        f"{n} chains are in both states equally often at the middle step of windows, or not seen to be otherwise: "
+        f"{n} chains are in both states equally often at the middle step of windows, up to sampling errors: "
         "the third moment cannot separate them from each other, and at most one may have no skewness; use fewer "
         "chains, or more data"
     )

@@ -76,7 +76,7 @@ def agreed_count(directories: tuple[str, ...], d: int, most: int) -> tuple[int, 
 
 
 def gaussians_of(basis: Basis, found: Found) -> Gaussians:
-    """Bring the means back from the basis to the columns of the rows."""
+    """Map the means from the basis back to the columns of the rows."""
     mean = mean_of_rows(basis)
     offsets = np.ascontiguousarray(product(basis.matrix, len(mean), found.means).whole().T)
     return Gaussians(mean[:, None], offsets, found.weights, found.variances)

@@ -21,7 +21,7 @@ def mixture_pictures(model: Any) -> list[dict[str, Any]]:
         scatter(
             "Components in their leading plane",
             f"{len(points)} random rows and, with their numbers, the means, along the two leading eigenvectors of "
-            "the covariance; rows have the color of their most probable component.",
+            "the covariance; rows have the colour of their most probable component.",
             np.concatenate([points, centers]),
             [int(i) for i in model.kept_components_] + list(range(n)),
             [""] * len(points) + names,

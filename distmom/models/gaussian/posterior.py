@@ -56,8 +56,10 @@ class Posterior:
         self.constants = np.log(weights) - 0.5 * d * np.log(2.0 * np.pi * self.variances)
 
     def pieces(self, X: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield some rows at a time: which ones, rows minus the origin, their squared norms, probabilities (n, k)
-        and log-densities (n,).
+        """Yield rows in pieces, with their posterior probabilities.
+
+        Each item has the positions of the rows, the rows minus the origin, their squared norms, the probabilities
+        (n, k) and the log-densities (n,).
         """
         for rows, centred in pieces(X, self.origin):
             squares = squared_norms(centred)

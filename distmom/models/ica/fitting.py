@@ -97,7 +97,7 @@ def covariance_projection(engine: Engine, scanned: PassResult, k: int, isotropic
 def sketched_projection(
     engine: Engine, scanned: PassResult, basis: Basis, k: int, isotropic: bool
 ) -> Projection:
-    """Do the same with a basis of its range, and the covariance in it."""
+    """Return the same projection, given a basis of the range of the covariance and sums in that basis."""
     assert basis.mean is not None
     moments = row_moments(scanned.sums)
     mean = np.asarray(basis.mean.load(), np.float64)[:, 0]

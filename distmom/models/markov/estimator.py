@@ -127,8 +127,8 @@ class HiddenMarkov(FittedMarkov):
         default=1e-3, least=0.0,
     )  # fmt: skip
     n_em_iter: int = parameter(
-        "Number of Baum-Welch (EM) passes after the moments, each one scan, or two where sequences are cut over "
-        "shards.", default=0, least=0,
+        "Number of Baum-Welch (EM) passes after the moments, each one scan, or two where sequences are split "
+        "across shards.", default=0, least=0,
     )  # fmt: skip
     decomposition: str = parameter(
         "Method for the whitened third moment.", default="joint", choices=tuple(METHODS)

@@ -46,7 +46,7 @@ class FittedMarkov(SpectralEstimator):
         )
 
     def assign(self, run: Run) -> dict[str, StoredRows]:
-        """Decode the sequences of the corpus of a run, including those that are cut over shards.
+        """Decode the sequences of the corpus of a run, including those that are split across shards.
 
         Parameters
         ----------

@@ -67,7 +67,7 @@ class Fitting:
     def from_moments(
         self, corpus: Any, basis: Basis, found: Recovered, fields: dict[str, Any]
     ) -> tuple[Chain, dict[str, Any]]:
-        """Bring a model back from the basis to symbols or values."""
+        """Map a model from the basis back to symbols or values."""
         Q = np.asarray(read_rows(basis.matrix, slice(0, basis.matrix.parts[0].load().shape[0])), np.float64)
         notes = dict(found.diagnostics)
         n_steps = found.weights * corpus.n_rows

@@ -120,7 +120,7 @@ def forward(
         else:
             _product(current, rows, following)
         scale[t] = _multiply(following, row, k)
-        # A step that no state can produce says nothing about the states.
+        # A step that no state can produce does not distinguish the states.
         _divide(following, scale[t], k, 1.0 / k)
         current[:] = following
         _copy(following[:k], alpha[t])

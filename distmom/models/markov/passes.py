@@ -1,6 +1,6 @@
 """Passes over sequences with a hidden Markov model: decoding, expected counts, and sequences that are cut.
 
-A sequence that is cut over shards is decoded exactly in two passes. `TransferPass` stores, for each part of a
+A sequence that is split across shards is decoded exactly in two passes. `TransferPass` stores, for each part of a
 cut sequence, a k x k matrix of the likelihoods of its steps; `cut_edges` multiplies them and stores, for every
 shard, the messages from the other parts, which the second pass reads.
 """
@@ -225,7 +225,7 @@ class DecodePass(ChainPass):
 
 
 def is_cut(corpus: Any) -> bool:
-    """Return whether a sequence of a corpus is cut over shards."""
+    """Return whether a sequence of a corpus is split across shards."""
     return any(getattr(shard, "continues", False) for shard in corpus.shards)
 
 

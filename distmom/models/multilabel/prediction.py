@@ -78,7 +78,7 @@ class LabelPredictor:
             From 0 to 1; "best", as by default, for `threshold_`.
         labels : list of str or int, optional
             The labels to choose from; all by default. Fewer labels take less time.
-            Where the best labels are ranked again (see `Reranker`), chosen labels are not.
+            Chosen labels are not ranked again (see `Reranker`).
 
         Returns
         -------
@@ -138,8 +138,8 @@ class LabelPredictor:
             As for `predict`.
         labels : list of str or int, optional
             The labels to score, which are then the columns; all by default. Fewer labels take less time, except
-            for a model that was fitted to one label per document.
-            Where the best labels are ranked again (see `Reranker`), chosen labels are not.
+            for a model that was fitted to one label per document. Chosen labels are not ranked again (see
+            `Reranker`).
 
         Returns
         -------

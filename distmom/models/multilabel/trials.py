@@ -1,8 +1,8 @@
 """Trials of a fit: how long it takes to fit classifiers, to score held-out documents, and to choose a blend.
 
 None can be tried with random arrays alone: the time of a search for neighbours depends on which words documents
-share, and that of a classifier on how well they tell its label. So heads are made of random arrays and of the
-documents of one block, a few of which are scored, and a few labels are fitted to these documents.
+share, and that of a classifier on how well words separate its label. So heads are made of random arrays and of
+the documents of one block, a few of which are scored, and a few labels are fitted to these documents.
 """
 
 from __future__ import annotations

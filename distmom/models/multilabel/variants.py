@@ -26,7 +26,7 @@ BEST_COSINE = "best-cosine"
 
 @dataclass(frozen=True)
 class Votes:
-    """What the nearest documents add to a score: the fields of `NeighborsHead` that a variant sets.
+    """Votes of the nearest documents: the fields of `NeighborsHead` that a variant sets.
 
     Attributes
     ----------
@@ -50,8 +50,8 @@ class Variant:
     kind : str
         The name without its numbers.
     parts : tuple of str
-        What it is made of: attributes of `distmom.models.multilabel.assembly.Parts`, the ``rows`` of the sketch,
-        or the cross ``moments`` of latent states and labels. It is tried where all of them are fitted.
+        The parts it is made of: attributes of `distmom.models.multilabel.assembly.Parts`, the ``rows`` of the
+        sketch, or the cross ``moments`` of latent states and labels. It is tried where all of them are fitted.
     numbers : tuple of float, default ()
         Penalty of ridge, cost of a margin classifier, or number of neighbours and power of their votes.
     signed : bool, default False

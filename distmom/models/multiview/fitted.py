@@ -82,9 +82,9 @@ class FittedViews(
     def transform(self, X: Any) -> np.ndarray:
         """Return the hidden vectors of rows: probabilities or shares of components, or independent factors.
 
-        Shares minimise the squares of the differences of a row from the means that they give, over all
-        distributions, and factors without a constraint. Squares are divided by ``variances_``: columns count as
-        independent given the hidden vector.
+        Shares minimise the squared differences between a row and the means that they imply, over all
+        distributions; factors minimise them without a constraint. Squares are divided by ``variances_``:
+        columns count as independent given the hidden vector.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class FittedViews(
         """Return the log-density at every row, (n_rows,) float64.
 
         Columns count as independent and Gaussian within a component, with the variances ``variances_``. A
-        UsageError is raised where a row has several components: no distribution of their rows is assumed.
+        UsageError is raised where a row has several components: no distribution of such rows is assumed.
         """
         rows = checked_views(self, X)
         if self._mixed:

@@ -84,7 +84,7 @@ def recovered(
     found: AlignedViews,
     alpha0: float,
 ) -> Conditional:
-    """Bring conditional means back from the bases to the columns, components by descending weight.
+    """Map conditional means from the bases back to the columns, components by descending weight.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Passes over views by linear scores of their columns (`distmom.spectral.scores`).
 
-`RowScoresPass` stores the probabilities of the components of rows, `ScoresEMPass` adds up what an iteration of
-expectation and maximisation needs, and `ViewSharesPass` the moments of the probabilities that each view gives
-alone.
+`RowScoresPass` stores the probabilities of the components of rows, `ScoresEMPass` adds up the sums for an
+iteration of expectation and maximisation, and `ViewSharesPass` the moments of the probabilities that each view
+gives alone.
 """
 
 from __future__ import annotations

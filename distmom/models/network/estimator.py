@@ -81,9 +81,9 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         Mean of the rows.
     diagnostics_ : dict
         ``against`` is the share of the weights that was against the order and was set to zero; ``zeros``,
-        ``leaks`` and ``exact`` state how well every column of the loadings is determined, as for `SparseTopics`;
-        ``spectrum`` has the eigenvalues of the covariance without noise, ``off_diagonal_share`` what the noise of
-        one view leaves unexplained (docs/network.md).
+        ``leaks`` and ``exact`` state how well every column of the loadings is determined, as for
+        `SparseTopics`; ``spectrum`` has the eigenvalues of the covariance without noise, ``off_diagonal_share``
+        the share of the estimated noise of one view that is off the diagonal (docs/network.md).
     n_features_in_ : int
 
     Examples
@@ -264,8 +264,8 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         Returns
         -------
         ndarray of shape (n_rows, n_components), float64
-            Columns weigh by the inverse variance of their noise, where it was estimated (Bartlett scores). The
-            noise that is left adds to the variance of one that the nodes have over the fitted rows.
+            Columns are weighted by the inverse variance of their noise, where it was estimated (Bartlett
+            scores). The nodes have variance one over the fitted rows, to which the noise that is left adds.
 
         Raises
         ------

@@ -76,7 +76,7 @@ class OneView:
     mean, variances : ndarray of shape (d,)
         Means of the columns, and variances of their noise.
     origin, whitener : StoredArray
-        What the pass over third moments reads, in the units of the columns.
+        Arrays that the pass over third moments reads, in the units of the columns.
     predictors : tuple of StoredArray
         The matrices of `Predictors`, likewise; three times None without noise.
     facts : dict

@@ -111,7 +111,7 @@ def _check_varying(n_varying: int, k: int, refusal: str) -> None:
 def _probabilities(
     engine: Engine, basis: Basis, scale: StoredArray, found: Found | str, refusal: str
 ) -> Probabilities:
-    """Bring conditional means back from the basis to the words."""
+    """Map conditional means from the basis back to the words."""
     if isinstance(found, str):
         raise NumericalError(f"{refusal}; and with all words together, {found}")
     assert basis.mean is not None

@@ -95,7 +95,7 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         "Number of components of the mixture: the rank of the moments.", default=10, least=2, kw_only=False
     )
     n_targets: int | None = parameter(
-        "Number of last columns of a row that are side information, one for each component to be found. Given the "
+        "Number of columns of side information at the end of a row, one for each component to be found. Given the "
         "component, they must be independent of the other columns.",
         default=None, kind=int, least=1, none=True, unset="those given to fit, else none",
     )  # fmt: skip

@@ -52,7 +52,7 @@ def whole_basis(engine: Engine, scanned: PassResult, origin: StoredArray, r: int
 def narrowed_basis(
     engine: Engine, scanned: PassResult, basis: Basis, origin: StoredArray, d: int, r: int
 ) -> SubspaceBasis:
-    """Do the same with a basis of its range, and the second moment in it."""
+    """Return the same, given a basis of the range of the second moment and sums in that basis."""
     values, vectors, mass = _eigenpairs(scanned, "yy")
     # A basis has fewer columns where the moment has no more dimensions.
     values = np.append(values, np.zeros(max(0, r + 1 - len(values))))

@@ -120,9 +120,9 @@ def held_out(corpus: Corpus | MemoryCorpus, seed: int) -> Selection:
 def choose(run: Run, model: TopicSettings, inits: Sequence[Initial], held: Selection, dtype: str) -> Chosen:
     """Choose the initial topics that, refined without the held-out documents, complete these best.
 
-    Where there are several, each is refined by one pass, and the best by another pass before the parameters to
-    read documents with are estimated, as topics are still too even after one pass. The second pass is left out
-    where refinement estimates these parameters. The chosen topics are refined further if the model
+    Where there are several, each is refined by one pass, and the best by another pass before the parameters
+    with which documents are read are estimated, as topics are still too even after one pass. The second pass is
+    left out where refinement estimates these parameters. The chosen topics are refined further if the model
     `tries_further` passes.
 
     Parameters
@@ -200,7 +200,7 @@ def part_of_positions(corpus: Corpus | MemoryCorpus) -> float:
 def refine_further(
     run: Run, chosen: Chosen, n_done: int, trial: Trial, tries_background: bool = True
 ) -> Chosen:
-    """Refine the chosen topics by further passes over a part of the documents, as long as these gain.
+    """Refine the chosen topics by further passes over a part of the documents, as long as topics improve.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ def refine_further(
     first = run.when(has_held, trial.refine, chosen, N_PASSES[0] - n_done, otherwise=chosen)
     last = run.apply(_first, chosen, first, out=chosen)
     for done, n_passes in pairwise(N_PASSES):
-        # Only as long as the step before has gained.
+        # Only if the step before has improved the topics.
         has_gained = partial(_has_passes, last, done)
         further = run.when(has_gained, trial.refine, last, n_passes - done, otherwise=last)
         last = run.apply(_better, last, further, n_passes, out=last)

@@ -106,8 +106,9 @@ class AnchorTopics(TopicModel):
     """
 
     loss: str = parameter(
-        "Find the topics of a word as the mixture of anchor words whose neighbours are nearest, by least squares "
-        "(least_squares) or by Kullback-Leibler divergence (divergence).", default="least_squares", choices=LOSSES,
+        "Express every word as the mixture of anchor words whose co-occurrences are nearest to its own, by least "
+        "squares (least_squares) or by Kullback-Leibler divergence (divergence).",
+        default="least_squares", choices=LOSSES,
     )  # fmt: skip
 
     init: str = fixed("anchors")

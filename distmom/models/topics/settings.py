@@ -64,8 +64,9 @@ class TopicSettings(FittedTopics):
         default="auto", choices=("auto", "tensor", "anchors"),
     )  # fmt: skip
     n_refine: int | str = parameter(
-        "Number of passes of refinement. 0 returns the topics estimated from moments, zero for words left out "
-        "of the moments. auto is 2 with refine=cvb where documents have fewer than 30 words on average, else 4.",
+        "Number of passes of refinement. 0 returns the topics estimated from moments, in which words left out of "
+        "the moments have probability zero. auto is 2 with refine=cvb where documents have fewer than 30 words on "
+        "average, else 4.",
         default="auto", kind=int, least=0, auto=True,
     )  # fmt: skip
     refine: str = parameter(
@@ -181,7 +182,7 @@ class TopicSettings(FittedTopics):
         return False
 
     def n_alpha_passes(self, corpus: Corpus | MemoryCorpus) -> int:
-        """Return the number of passes of refinement before the parameters to read documents with are estimated."""
+        """Return the number of passes of refinement before parameters for reading documents are estimated."""
         return 0 if self.finds_alpha(corpus) else min(N_ALPHA, self.n_refine_passes(corpus))
 
     def most_components(self, corpus: Corpus | MemoryCorpus) -> int:

@@ -117,10 +117,10 @@ class SparseTopics(FittedTopics):
     shares_third_ : ndarray of shape (n_components_, n_components_, n_components_) or None
         ``E[h (x) h (x) h]``, with ``third_moment="full"``.
     alpha_ : ndarray of shape (n_components_,)
-        Parameters of the Dirichlet distribution with which documents are read: that with `weights_` and the trace
-        of `shares_moment_`.
+        Parameters of the Dirichlet distribution with which documents are read: its mean is `weights_`, and its
+        second moment has the trace of `shares_moment_`.
     diagnostics_ : dict
-        ``spectrum`` has the eigenvalues of the second moment, ``noise_level`` what is noise among them; ``zeros``
+        ``spectrum`` has the eigenvalues of the second moment, ``noise_level`` the level of noise; ``zeros``
         the words on which each topic was solved for, ``leaks`` how well they determine it, from 0 (fully) to 1,
         ``exact`` whether the zeros are exact; ``negative_mass`` the share of each topic that was negative;
         ``shares_sums`` the sums of the moments of shares before normalisation, and ``n_programs`` the number of
@@ -152,8 +152,8 @@ class SparseTopics(FittedTopics):
         default="none", choices=("none", "full"),
     )  # fmt: skip
     n_refine: int = parameter(
-        "Number of passes of refinement by EM, which give words left out of the moments probabilities. 0 returns "
-        "the topics estimated from moments.", default=0, least=0,
+        "Number of passes of refinement by EM, which also give probabilities to words left out of the moments. 0 "
+        "returns the topics estimated from moments.", default=0, least=0,
     )  # fmt: skip
     n_constraints: int | None = parameter(
         "Largest number of words with a linear program of their own; with more words, those with large and "

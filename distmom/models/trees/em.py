@@ -51,7 +51,7 @@ class TreeLaw:
 
 @dataclass(frozen=True)
 class LeafScores:
-    """What an EM pass reads of the parameters.
+    """The parameters as an EM pass reads them.
 
     Attributes
     ----------

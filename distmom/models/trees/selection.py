@@ -67,7 +67,7 @@ def choose_triples(moments: TreeMoments, candidates: Sequence[list[Candidate]], 
     """Choose three leaves for every hidden variable; runs on the scheduler node.
 
     Of all triples of candidates in three branches, the one is taken whose pairs distinguish the states best,
-    judged by the worst of the three pairs. If several are equal, the next worst decides, and at last the
+    judged by the worst of the three pairs. If several are equal, the next worst decides, and finally the
     distance.
 
     Parameters

@@ -44,8 +44,8 @@ class Tree:
         Parameters
         ----------
         text : str
-            A hidden variable is a pair of parentheses with what is below it, a leaf its number from 1:
-            ``((1,2),3,4)``.
+            A pair of parentheses is a hidden variable and encloses the nodes below it; a leaf is its number,
+            from 1: ``((1,2),3,4)``.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Moments of topics whose shares in documents follow a Dirichlet law.
+"""Moments of topics whose shares in documents follow a Dirichlet distribution.
 
 E2 and E3 are the moments over pairs and triples of distinct positions, mu_i the topics, alpha_i the Dirichlet
 parameters and alpha0 their sum (tensor paper, theorem 3.5; ECA paper, section 4.3):

@@ -218,7 +218,7 @@ def maximised(sums: Sums, added: float) -> tuple[np.ndarray, np.ndarray, float]:
     that is in no document of a component, or in all of them, has the probability 0 or 1. EM never changes such a
     probability, and new documents may be impossible in all components. The added documents are a prior (a beta
     distribution for each word), so each iteration raises the likelihood times the density of this prior. They pull
-    rare words to their overall frequency, at which a word says nothing about the component.
+    rare words to their overall frequency, at which a word does not distinguish components.
 
     Parameters
     ----------

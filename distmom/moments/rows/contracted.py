@@ -8,8 +8,9 @@ of the projected row and of a coordinate that is constantly one. Given some vect
     slices T(I, I, h_l):          y (y'h_l) y'     or, for views, the sum over t of y_s (y_t'h_l) y_u'
     power steps T(I, v_l, v_l):   y (y'v_l)^2      or, for views, the sum over t of y_t (y_s'v_l) (y_u'v_l)
 
-with s and u the two views other than t. A slice has as many entries as the second moment, and a power step one for
-every coordinate. What the model subtracts from the moments is left to the functions that load the sums.
+with s and u the two views other than t. A slice has as many entries as the second moment, and a power step one
+for every coordinate. The terms that the model subtracts from the moments are left to the functions that load
+the sums.
 """
 
 from __future__ import annotations

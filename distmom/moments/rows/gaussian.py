@@ -204,7 +204,7 @@ class RowMomentsPass(ProjectedPass):
     def projected(
         self, sums: Sums, block: RowBlock
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray | None]]:
-        """Count rows, and yield some at a time: which ones, their y and s, and their weights."""
+        """Count rows, and yield them in pieces: their positions, their y and s, and their weights."""
         X, weights = dense_rows(block, self.n_features)
         sums["mass"] += mass_of(X, weights)
         sums["sampled"] += len(X) if weights is None else 0

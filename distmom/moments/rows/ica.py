@@ -4,7 +4,7 @@ Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learn
 (JMLR 2014), theorem 3.4. All passes project rows minus their mean m to ``y = P'(x - m)`` with a matrix P of
 few columns. `RowFourthPass` adds up the fourth moment of y, whole or contracted with pairs of directions;
 `RowContrastPass` the fourth moment contracted with a whole basis, whose range is that of the components
-however the noise is distributed; `RowScorePass` what a step of quasi-maximum likelihood needs;
+however the noise is distributed; `RowScorePass` the sums for a step of quasi-maximum likelihood;
 `RowSourcesPass` stores sources.
 """
 

@@ -130,7 +130,7 @@ class ViewsPass(Pass):
         return view_slices(lifted_widths(self.widths, self.degree))
 
     def pieces(self, X: Any, step: int) -> Iterator[tuple[slice, list[Any]]]:
-        """Yield some rows at a time: which ones, and their views with the products of columns."""
+        """Yield rows in pieces: their positions, and their views with the products of columns."""
         for start in range(0, X.shape[0], step):
             rows = slice(start, min(start + step, X.shape[0]))
             part = aligned(X if rows == slice(0, X.shape[0]) else X[rows])

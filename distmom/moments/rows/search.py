@@ -180,7 +180,7 @@ class ResponsePairsPass(ProjectedPass):
 def projected_responses(
     block: RowBlock, d: int, origin: np.ndarray, basis: Any
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray | None]]:
-    """Yield some rows at a time: which ones, projected features and responses minus the origin, and weights."""
+    """Yield rows in pieces: positions, projected features and responses minus the origin, and weights."""
     X, weights = dense_rows(block, d)
     for start in range(0, len(X), BLOCK_ROWS):
         many = slice(start, min(start + BLOCK_ROWS, len(X)))

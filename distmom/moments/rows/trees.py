@@ -38,8 +38,8 @@ class TreeMomentsPass(Pass):
     with_pairs : bool
         Whether moments of pairs are added up; True by default.
     n_products : int
-        Number of products of two columns that a piece of rows has room for, at least. With it, a plan that does
-        not know the triples states the same pieces; 0 by default.
+        Number of products of two columns that a piece of rows has room for, at least. With it, a plan that is
+        made before the triples are chosen has the same pieces; 0 by default.
 
     Notes
     -----

@@ -1,6 +1,6 @@
 """Windows of consecutive steps of sequences: features of steps, weights of windows, and pieces of both.
 
-A window belongs to the block that has its last row, so that the windows of a sequence that is cut over shards are
+A window belongs to the block that has its last row, so that the windows of a sequence split across shards are
 counted once.
 """
 

@@ -30,7 +30,7 @@ def widths_of(corpus: Any, given: str | Sequence[int] | None, n: int, parts: str
     n : int
         Number of parts.
     parts : str
-        What they are called in errors.
+        Their name in errors.
 
     Raises
     ------

@@ -71,7 +71,7 @@ def _to_the_end(reader: Iterable[Any], stream: BinaryIO) -> Iterator[Any]:
     """Yield the batches of an IPC stream; a ValueError if another one follows, which pyarrow would leave out."""
     yield from reader
     if stream.read(1):
-        raise ValueError("bytes follow the end of the stream, as where files were joined to one")
+        raise ValueError("bytes follow the end of the stream, as if several files had been joined")
 
 
 def _open_arrow(stream: BinaryIO, options: Any = None) -> Any:
@@ -175,7 +175,7 @@ def _open(spec: Spec, kind: _Kind) -> Source:
             while table is not None:
                 with _explained(spec.path, kind.name):
                     following, content = next(tables, None), _to_bytes(table)
-                # What follows the last batch is not read, and the columns of a row group are read by turns.
+                # What follows the last batch is not read, and the columns of a row group are read in turn.
                 n_bytes = os.path.getsize(spec.path) if following is None else max(n_bytes, stream.tell())
                 yield Chunk(first + 1, b"", first, table.num_rows, content)
                 first += table.num_rows

@@ -88,7 +88,7 @@ class Trees:
     children : ndarray of shape (n_nodes,), int32
         The left child, which the right one follows; 0 for a leaf.
     values : ndarray of shape (n_nodes,), float32
-        What a leaf adds to the log-odds.
+        Term that a leaf adds to the log-odds.
     start : ndarray of shape (1,), float64
         Log-odds before the first tree.
     """

@@ -44,7 +44,7 @@ class ChosenSum:
 
     @property
     def regression(self) -> Stack:
-        """What log-odds are computed by."""
+        """The regression by which log-odds are computed."""
         return self.calibration
 
     def totals(self, scored: Scored) -> np.ndarray:
@@ -65,7 +65,7 @@ class ChosenStack:
     stack : Stack or ClassStack
         Log-odds of a label, given the scores of the chosen heads.
     losses : dict of str to float
-        What each head is worth: the increase of the negative log-likelihood per document without it.
+        Increase of the negative log-likelihood per document without each head.
     """
 
     stack: Stack | ClassStack
@@ -78,12 +78,12 @@ class ChosenStack:
 
     @property
     def named(self) -> dict[str, float]:
-        """What each chosen head is worth."""
+        """The increase of the loss without each chosen head."""
         return self.losses
 
     @property
     def regression(self) -> Stack | ClassStack:
-        """What log-odds are computed by."""
+        """The regression by which log-odds are computed."""
         return self.stack
 
     def totals(self, scored: Scored) -> np.ndarray:
@@ -116,13 +116,13 @@ class Choice:
     reliability : Reliability
         Sums of the candidates in bins of probability.
     metric : str, default "mean"
-        What the blend was chosen for.
+        Metric for which the blend was chosen.
     error : float, default 0.0
         Standard error of the objective, unless that is a mean of metrics.
     exponent : float or None, default None
         Power of the inverse propensity that multiplies the probability of a label, where the metric weights by it.
     reranker : Reranker or None, default None
-        What ranks the best labels again.
+        Ranks the best labels again.
     repeated : float, default 0.0
         Share of the held-out documents whose words are those of another document (see `Scored.repeated`).
     """
@@ -142,7 +142,7 @@ class Choice:
 
     @property
     def weights(self) -> dict[str, float]:
-        """The stored number of each chosen head: its factor in a sum, a gate's power, or its worth in a stack."""
+        """Stored number of each chosen head: a factor in a sum, the power of a gate, or a loss in a stack."""
         return self.blend.named
 
     @property

@@ -50,7 +50,7 @@ def choose_blend(
     scored : Scored
         Scores of the documents of all folds.
     metric : str, default "mean"
-        What the blend is chosen for, one of `OBJECTIVES`.
+        Metric for which the blend is chosen, one of `OBJECTIVES`.
     inverse : ndarray of shape (L,), optional
         Inverse propensities of the labels; required by PSP@k.
     least : int, default 0

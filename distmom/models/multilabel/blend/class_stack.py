@@ -1,9 +1,10 @@
 """Stacking where labels are too many to stack all pairs: a regression for each class of labels.
 
-How likely a label is, given its scores, depends on how frequent it is, and not linearly: classifiers know frequent
-labels best, and neighbours rare ones. So the labels are cut into classes of similar frequency that hold about as
-many true pairs each, and the regression of `distmom.models.multilabel.blend.stack` is fitted to each class, to
-pairs of held-out documents with labels that some head ranks among its best, and with some random labels.
+The probability of a label, given its scores, depends on its frequency, and not linearly: classifiers are best
+for frequent labels, and neighbours for rare ones. So the labels are cut into classes of similar frequency that
+hold about as many true pairs each, and the regression of `distmom.models.multilabel.blend.stack` is fitted to
+each class, to pairs of held-out documents with labels that some head ranks among its best, and with some random
+labels.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ClassStack:
         """Inputs of the least frequent class; those of the others have the same names."""
         return self.stacks[0].inputs
 
-    #: that the coefficients of a label depend on its frequency
+    #: the coefficients of a label depend on its frequency
     has_covariates = True
 
     def log_odds(self, scores: np.ndarray, covariates: Covariates | None = None) -> np.ndarray:

@@ -23,7 +23,7 @@ class Crossed:
     Attributes
     ----------
     totals : ndarray of shape (n, c), float32
-        What candidates are ranked by.
+        Values by which candidates are ranked.
     log_odds : ndarray of shape (n, c), float32
     """
 
@@ -38,7 +38,7 @@ class Alone:
     Attributes
     ----------
     rankings : dict of str to ndarray
-        What it ranks candidates by, (n, c): its scores, except for PSP@k.
+        Values by which it ranks candidates, (n, c): its scores, except for PSP@k.
     report : dict of str to dict
         Its metrics.
     values : dict of str to float
@@ -86,7 +86,7 @@ def best_variants(scored: Scored, values: dict[str, float]) -> list[str]:
 def stacked_variants(scored: Scored, report: dict[str, dict[str, float]]) -> list[str]:
     """Return the best head of every family whose scores are stacked by classes or used by a reranker.
 
-    The heads of the latent states know nothing about labels that updates add, and gain little.
+    The heads of the latent states have no scores for labels that updates add, and gain little.
     """
     values = {name: report[name]["nDCG@5"] for name in scored.names}
     return [name for name in best_variants(scored, values) if name not in STATE_HEADS]

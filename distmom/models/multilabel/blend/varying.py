@@ -1,6 +1,6 @@
 """Fit coefficients of a stack that vary with documents and labels.
 
-What they vary with is described in `distmom.models.multilabel.blend.covariates`. Newton's method continues from
+The covariates are described in `distmom.models.multilabel.blend.covariates`. Newton's method continues from
 the constant coefficients, with the pairs that are `informative` given these.
 """
 

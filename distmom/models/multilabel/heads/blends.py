@@ -346,5 +346,5 @@ class Reranked:
 
 
 def _shift(found: np.ndarray, blended: np.ndarray) -> np.ndarray:
-    """Return what moves the log-odds of further labels below those of the reranked ones, (n, 1)."""
+    """Return the shifts that move the log-odds of further labels below those of the reranked ones, (n, 1)."""
     return np.asarray(np.minimum(found.min(axis=1, keepdims=True) - blended[:, -1:], np.float32(0.0)))

@@ -1,8 +1,8 @@
 """The idf weights, and the sums of features and labels that all heads on features share.
 
-The cross moment of features and labels has one entry for every pair of a word and a label that occur together. It
-is added up range by range of words, each in a pass of its own, where the products of a single pass would take
-much disk until they are added up.
+The cross moment of features and labels has one entry for every pair of a word and a label that occur together.
+It is added up range by range of words, each in a pass of its own, where the products of a single pass would
+take much disk space until they are added up.
 """
 
 from __future__ import annotations

@@ -222,8 +222,9 @@ class SparseHead(QueriedHead):
 class GateHead(QueriedHead):
     """Classifiers of labels, fitted to the documents for which other heads rank the labels high.
 
-    A classifier that has met few documents without its label ranks all labels badly, but the labels that others
-    rank high well. So the scores of a gate are factors of the sum of the other heads.
+    A classifier that was fitted to few documents without its label is no good at ranking all labels, but it is
+    good at ranking those that other heads rank high. So the scores of a gate are factors of the sum of the
+    other heads.
 
     Attributes
     ----------

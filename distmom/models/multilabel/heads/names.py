@@ -19,8 +19,8 @@ _LETTER = re.compile(r"[^\W\d_]")
 def name_sums(names: Sequence[str], vocabulary: Sequence[str], idf: np.ndarray) -> csr_array:
     """Return the cross moment of words and labels of the names, (n_words + 1, n_labels) float32.
 
-    Column l is the tf-idf row of the name of label l. It is zero if no word of the name is in the vocabulary, or
-    if the name has no letter: a number says nothing about its label.
+    Column l is the tf-idf row of the name of label l. It is zero if no word of the name is in the vocabulary,
+    or if the name has no letter, as a number does not describe its label.
 
     Parameters
     ----------

@@ -118,7 +118,7 @@ class Scorer(Heads):
     blend : Blend
         How the scores of the heads are combined.
     scale : Scale
-        What the scores of the blend are.
+        The scale of the scores of the blend.
     label_factor : ndarray of shape (L,), optional
         Multiplies the positive number that `Scale` makes of every label's score (propensity re-weighting); none by
         default.

@@ -31,7 +31,7 @@ from distmom.spectral.program.run import Run, unknown
 
 @dataclass(frozen=True)
 class Start:
-    """What all updates of a model share.
+    """The parts of a model that all its updates share.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Start:
     stages : tuple of KeptStage
         Stages of the linear head.
     share : float
-        Share of ``D^-1 A'Y`` in the weights of labels that the stages do not know.
+        Share of ``D^-1 A'Y`` in the weights of labels without weights in the stages.
     has_documents : bool
         Whether a head needs the documents themselves.
     seed : int
@@ -99,7 +99,7 @@ def _linear_fit(run: Run, start: Start) -> LinearFit:
 
 
 def _with_new_labels(engine: Engine, start: Start, weights: Csr, features: Features) -> Csr:
-    """Replace the weights of labels that the stages do not know.
+    """Replace the weights of labels without weights in the stages.
 
     A label without weights in the stages has no scores, so A'F takes nothing away from A'Y, and the label would
     rank too high. It gets the share of A'Y that other labels keep on average.

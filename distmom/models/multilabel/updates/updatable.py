@@ -367,7 +367,7 @@ class Updatable:
             logger.warning(
                 "updates do not change the ranking of this model, whose heads are latent states only"
             )
-        # Refused before anything is read. Where the model has documents, those to be removed are looked for.
+        # Refused before anything is read. Where the model has documents, those to be removed are searched for.
         least = None if start.has_documents else -1
         net_corpora([(1, self.require_sums().corpora), (-1 if remove else 1, [[name, 1]])], least)
         aligned = align(corpus, self.vocabulary_, self.label_names_)
