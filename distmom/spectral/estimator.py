@@ -67,6 +67,8 @@ class SpectralEstimator(Seeded):
         Number of features: d.
     feature_names_in_ : ndarray of shape (n_features_in_,), object
         Names of the columns, if the model was fitted to a table whose columns all have names.
+    settings_ : dict
+        Settings of the corpus, such as those of its tokenizer; JSON values.
     diagnostics_ : dict
         Measurements of the fit; JSON values.
     selection_ : dict or None

@@ -64,9 +64,9 @@ def ingest(
     Parameters
     ----------
     source : path-like or sequence of path-like
-        A file, or several of one format, which are read in this order; ``.gz``, ``.xz``, ``.zst`` and ``.bz2`` are
-        decompressed while reading, but for Parquet and Arrow. Only formats that contain words by name may have
-        several files.
+        A file, or several of one format, which are read in this order; ``.gz``, ``.xz``, ``.zst`` and ``.bz2``
+        are decompressed while reading, except for Parquet and Arrow. Only formats that contain words by name
+        may have several files.
     destination : path-like
         Directory of the corpus. Until the corpus is complete, only ``<destination>.partial`` exists.
     format : str, optional
@@ -108,12 +108,12 @@ def ingest(
         Names of the fields in ``jsonl`` and ``csv``, or of the columns in ``parquet`` and ``arrow``. By default
         the field "label" takes the place of a missing "labels".
     label_separator : str, default=","
-        What separates the labels of a document in ``tsv`` and ``csv``; empty where each has one label at most.
+        Separator of the labels of a document in ``tsv`` and ``csv``; empty if documents have at most one label.
     id_column : str, optional
-        Name of the field or column with the id of a document, in ``jsonl``, ``csv``, ``parquet`` and ``arrow``. By
-        default documents have no ids, and are identified by their row: the number of the line in ``tsv``,
-        ``jsonl``, ``lines`` and ``svmlight``, of the record in ``csv``, and else of the document, each from 1.
-        Rows are counted on from file to file.
+        Name of the field or column with the id of a document, in ``jsonl``, ``csv``, ``parquet`` and ``arrow``.
+        By default documents have no ids, and are identified by their row: the number of the line in ``tsv``,
+        ``jsonl``, ``lines`` and ``svmlight``, of the record in ``csv``, and otherwise of the document, each
+        from 1. Counting continues from file to file.
     map : callable, optional
         ``map(function, iterable)`` that yields results in order; functions and values are picklable. The
         built-in `map` by default.

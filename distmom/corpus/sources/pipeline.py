@@ -31,7 +31,7 @@ from distmom.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-#: share of the labels that occur once from which a warning is logged, if there are at least so many labels
+#: share of the labels that occur once from which a warning is logged, if there are at least that many labels
 SINGLE_SHARE, FEWEST_LABELS = 0.9, 20
 #: share of the labels of documents, with another separator or a bracket in their names, that gives a warning
 JOINED_SHARE = 0.1
@@ -61,6 +61,8 @@ class Job:
         Corpus or model that provides the columns.
     names_words, names_labels : bool
         Whether the source contains words and labels by name.
+    label_ids : sequence of str, default ()
+        Ids of the names given by the caller, from the file of labels; empty for none.
     """
 
     specs: Sequence[Spec]
@@ -286,7 +288,7 @@ def warn_of_single_labels(path: str, corpus: Corpus) -> None:
     if n_labels < FEWEST_LABELS or len(single) < SINGLE_SHARE * n_labels:
         return
     logger.warning(
-        "%s: %s of %s labels occur once, such as %r: are texts and labels in each other's place, do labels "
+        "%s: %s of %s labels occur once, such as %r: are texts and labels swapped, do labels "
         "contain their separator, or is a header read as data?", path, f"{len(single):,}", f"{n_labels:,}",
         corpus.label_names[single[0]][:60],
     )  # fmt: skip

@@ -159,8 +159,8 @@ class End:
     time : str
     restarted : bool, default False
         The driver has begun another epoch.
-    result : dict, default {}
-        Path of the model and sha256 of its record.
+    result : dict or None, default None
+        Path of the model and sha256 of its record; None if there is none.
     """
 
     state: str

@@ -82,7 +82,7 @@ def by_threshold(A: np.ndarray, B: np.ndarray, threshold: float = THRESHOLD) -> 
     ----------
     A, B : ndarray of shape (k, k)
         As for `by_spectrum`.
-    threshold : float
+    threshold : float, default 1e-3
         Share of the least eigenvalue of A, in (0, 1).
 
     Raises
@@ -223,7 +223,7 @@ def cancel(
         The whitened B, symmetric.
     m : ndarray of shape (r,)
         The first moment.
-    factor : {"spectrum", "bisection", "threshold", "norm"}
+    factor : {"spectrum", "bisection", "threshold", "norm"}, default "spectrum"
         How the factor is found.
     along : ndarray of shape (r,), optional
         v: use ``(A v, B)`` in place of (m, A), as the experiments of the paper do. The estimate then does not
@@ -274,7 +274,7 @@ def cancel_literally(
     m : ndarray of shape (d,)
     n_components : int
         k, at most d.
-    factor : str
+    factor : str, default "spectrum"
         As for `cancel`.
 
     Raises

@@ -83,8 +83,8 @@ def decompose(
         Columns near the components, such as those of a similar tensor, from which "joint" takes its polar steps.
         By default none are given.
     starts : array_like of shape (k, m), optional
-        Columns some of which may be near a component, such as whitened rows of data, from which "power" and
-        "power-stop" take up to half of their initial vectors (section 5.2). Columns of zeros are left out. By
+        Columns of which some may be near components, such as whitened rows of data. "power" and "power-stop"
+        take up to half of their initial vectors from these (section 5.2). Columns of zeros are left out. By
         default all are random.
     **options
         Options of the method, listed above with their defaults.

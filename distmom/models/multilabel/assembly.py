@@ -242,7 +242,7 @@ def with_companions(reranker: Reranker, heads: Mapping[str, Head]) -> Reranker:
 def heads_of(
     engine: Engine, parts: Parts, recipe: Recipe, limits: WeightLimits = NO_LIMITS
 ) -> dict[str, Head]:
-    """Return the heads of a recipe that the parts suffice for, with their arrays opened.
+    """Return the heads of a recipe for which the parts suffice, with their arrays opened.
 
     The heads of a sum are multiplied by their weights, and those with the same kind of weights are added up. Among
     heads whose scores are inputs, variants with the same arrays share one.

@@ -83,6 +83,8 @@ class WordMomentsPass(ProjectedPass):
     kind : MomentKind
     basis : matrix of shape (n_words, r)
         An array, or slabs of columns. Its type is the type in which blocks are multiplied.
+    rank : int
+        r.
     single : bool, default False
         Whether that type is float32.
     third : bool, default True

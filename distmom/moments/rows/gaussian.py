@@ -156,6 +156,8 @@ class RowMomentsPass(ProjectedPass):
         Whether third moments are added up; True by default.
     kept : ndarray of shape (n_kept,), int64, optional
         Positions of units, ascending, whose first rows are kept; none by default.
+    n_kept : int
+        Number of these positions; 0 by default.
 
     Notes
     -----

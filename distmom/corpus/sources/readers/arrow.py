@@ -157,7 +157,7 @@ def import_pyarrow() -> Any:
 
 
 def unreadable(path: str, what: str, error: BaseException) -> InputError:
-    """Return the error for a file that cannot be read as what its format says."""
+    """Return the error for a file that cannot be read in its format."""
     if Path(path).suffix.lower() in COMPRESSED:
         return InputError.at(path, None, "content", what, "a compressed file: decompress it first")
     return InputError(f"{path}: cannot be read as {what}: {error}")

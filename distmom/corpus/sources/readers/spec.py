@@ -28,7 +28,7 @@ class Spec:
         Number of columns, if specified by the source or the caller; larger numbers are rejected.
     zero_based : bool or None, default=None
         Whether the source numbers words from 0 or 1, if the format does not determine it.
-    text_field, labels_field : str, default="text", "labels"
+    text_field, labels_field : str, default="text" and "labels"
         Names of the fields with text and labels; the field "label" takes the place of a missing "labels".
     label_separator : str, default=","
         Separator of the labels of a document in lines and tables; empty if documents have at most one label.

@@ -13,7 +13,7 @@ from distmom.blas import map_on_cores, pieces
 PIECE_PAIRS = 1 << 14
 #: most Newton steps, and the decrement at which they end
 MAX_STEPS, DECREMENT = 50, 1e-6
-#: size of a step below which a rounding error may be all by which the value has grown, and the least size
+#: size of a step below which growth of the value may be a rounding error, and the least size
 SMALL, LEAST = 1e-3, 1e-16
 
 #: a value, its gradient and its Hessian

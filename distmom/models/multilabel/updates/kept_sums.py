@@ -149,7 +149,7 @@ def content_of(
 
 
 class MissingDocumentError(UsageError):
-    """Documents that are to be removed are not in the model.
+    """Some documents to be removed are not in the model.
 
     Parameters
     ----------
