@@ -142,7 +142,7 @@ def alternating_minimisation(X: np.ndarray, y: np.ndarray, coefs: np.ndarray) ->
 
 
 def regression_em(X: np.ndarray, y: np.ndarray, coefs: np.ndarray) -> np.ndarray:
-    """Return coefficients of components, (k, d), by expectation and maximisation; variances differ."""
+    """Return coefficients of components, (k, d), by expectation-maximisation; variances differ."""
     k = len(coefs)
     weights, variances = np.full(k, 1.0 / k), np.full(k, float(np.var(y)) / 2.0)
     before = -np.inf

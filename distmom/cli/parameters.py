@@ -142,7 +142,7 @@ class ModelCommand(click.Command):
         self.models = models
         self._model = click.Option(
             ["--model", "model_name"], type=click.Choice(models), default=DEFAULT_MODEL, show_default=True,
-            help="Which model; its options are listed by --model MODEL --help.",
+            help="Model; --model MODEL --help lists its options.",
         )  # fmt: skip
         self._groups = click.Option(
             ["--groups"], type=click.Path(), help="The .npy file with the group of every row of the views."

@@ -354,7 +354,7 @@ def layer_parameter() -> str | None:
     """Declare ``layer``."""
     return parameter(
         "Layer of the corpus that is read.", default=None, kind=str, none=True,
-        unset="the only one of a fitting kind",
+        unset="the only one of a suitable kind",
     )  # fmt: skip
 
 

@@ -2,9 +2,9 @@
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3.1 and theorem 3.6 (see `distmom.models.diagonal.recovery`). Columns are put into three groups at
-random, which are three views of a row that are independent given its component. Iterations of expectation and
-maximisation (EM) start from the moments and use all columns together. With few columns or few rows, EM has a
-second start, and the one of the larger likelihood is kept; with many of both, only where the views do not suffice.
+random, which are three views of a row that are independent given its component. Expectation-maximisation (EM)
+iterations start from the moments and use all columns together. With few columns or few rows, EM has a second
+start, and the one of the larger likelihood is kept; with many of both, only where the views do not suffice.
 """
 
 from __future__ import annotations
@@ -129,7 +129,9 @@ class DiagonalMixture(RowDensity):
     n_oversamples: int = parameter("Columns of the sketch beyond the components.", default=10, least=0)
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     n_em_iter: int = parameter(
-        "Iterations of expectation and maximisation after the moments, one pass each.", default=10, least=0
+        "Number of expectation-maximisation (EM) iterations after the moments, one pass each.",
+        default=10,
+        least=0,
     )
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()

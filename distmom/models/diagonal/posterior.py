@@ -1,6 +1,6 @@
 """Posterior probabilities of the components of a mixture of axis-aligned Gaussians, and passes that use them.
 
-`DiagonalEMPass` makes one iteration of expectation and maximisation: the log-likelihood of all rows, and the sums
+`DiagonalEMPass` makes one expectation-maximisation (EM) iteration: the log-likelihood of all rows, and the sums
 that give the next parameters. `DiagonalAssignPass` stores the component and the probabilities of every row.
 """
 
@@ -109,7 +109,7 @@ class _DiagonalPass(MixturePass):
 
 @dataclass(frozen=True)
 class DiagonalEMPass(_DiagonalPass):
-    """Add up the sums for one iteration of expectation and maximisation.
+    """Add up the sums for one expectation-maximisation (EM) iteration.
 
     Attributes
     ----------

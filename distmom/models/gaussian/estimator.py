@@ -144,7 +144,9 @@ class SphericalMixture(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Mixtur
     third_moment: str = third_moment_parameter()
     power_steps: int = power_steps_parameter()
     n_em_iter: int = parameter(
-        "Iterations of expectation and maximisation after the moments, one pass each.", default=10, least=0
+        "Number of expectation-maximisation (EM) iterations after the moments, one pass each.",
+        default=10,
+        least=0,
     )
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()

@@ -1,6 +1,6 @@
 """Posterior probabilities of the components of a mixture of spherical Gaussians, and passes that use them.
 
-`RowEMPass` makes one iteration of expectation and maximisation: the log-likelihood of all rows, and the sums
+`RowEMPass` makes one expectation-maximisation (EM) iteration: the log-likelihood of all rows, and the sums
 that give the next parameters. `RowAssignPass` stores the component and the probabilities of every row.
 """
 
@@ -105,7 +105,7 @@ class _GaussianPass(MixturePass):
 
 @dataclass(frozen=True)
 class RowEMPass(_GaussianPass):
-    """Add up the sums for one iteration of expectation and maximisation.
+    """Add up the sums for one expectation-maximisation (EM) iteration.
 
     Attributes
     ----------

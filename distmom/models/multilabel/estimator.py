@@ -137,7 +137,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
     objective: str = parameter(
         "Metric for which head=auto chooses the blend: the mean of P@1, P@3, P@5 and nDCG@5 (and of AUC with at "
         "most 1,000 labels), or one metric. For PSP@k, labels are ranked by probability times a power of the "
-        "inverse propensity, which is chosen too.", default=MEAN, choices=OBJECTIVES,
+        "inverse propensity, whose exponent is chosen too.", default=MEAN, choices=OBJECTIVES,
     )  # fmt: skip
     features: str = parameter(
         "Features of all heads but moment and posterior: tf-idf of the values of words (tfidf), or the values as "
@@ -174,8 +174,8 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
     n_topics: int | None = parameter(
         "Number of topics that describe the corpus, in addition to the latent states; 0 fits none.",
         default=None, kind=int, least=0, none=True,
-        unset="with head=auto a quarter of the root of the number of documents, at most 50, or none for fewer "
-        "than 400 documents or more than 500,000 words; none with other heads",
+        unset="with head=auto a quarter of the square root of the number of documents, at most 50, or none for "
+        "fewer than 400 documents or more than 500,000 words; none with other heads",
     )  # fmt: skip
     n_residual_passes: int | None = parameter(
         "Number of residual passes of the linear head.",
@@ -186,7 +186,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
         "largest magnitude. Fewer make models smaller and scoring faster.",
         default=None, kind=int, least=1, none=True,
         unset="300 while the head linear is fitted, and then all that are not negligible; linear and "
-        "centroid have at most about 300 million in all",
+        "centroid have at most about 300 million in total",
     )  # fmt: skip
     weights_per_label: int | None = parameter(
         "Largest number of weights of a label in each of the heads linear, centroid and svm.",

@@ -1,4 +1,4 @@
-"""Expectation and maximisation (EM) for three views whose columns depend on each other within a view.
+"""Expectation-maximisation (EM) for three views whose columns depend on each other within a view.
 
 Views are read through the bases B_t of their ranges, in which their means differ: ``z_t = B_t'(x_t - m_t)``.
 Given the component of a row, the z_t are independent and Gaussian, with the means of the component and covariances

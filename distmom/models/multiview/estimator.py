@@ -5,7 +5,7 @@ section 3.3 and theorem 3.6. The range of a view is that of its cross moments wi
 the ranges, the third cross moment is turned into one of copies of the last view
 (`distmom.spectral.steps.three_views`), whose decomposition gives the conditional means of all views with their
 components in one order. With products of columns (section 4.3), views of few columns distinguish more
-components. Iterations of expectation and maximisation (EM) start from the moments and use all views together.
+components. Expectation-maximisation (EM) iterations start from the moments and use all views together.
 Rows of several components have the moments of a mixture after a correction
 (`distmom.models.multiview.decomposition`).
 """
@@ -158,7 +158,7 @@ class MultiView(FittedViews):
     n_oversamples: int = parameter("Columns of the sketch beyond the components.", default=10, least=0)
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     n_em_iter: int | None = parameter(
-        "Iterations of expectation and maximisation after the moments, one pass each.",
+        "Number of expectation-maximisation (EM) iterations after the moments, one pass each.",
         default=None, kind=int, least=0, none=True,
         unset=f"{_N_EM_ITER}, and 0 where columns are multiplied or a row has several components",
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Passes over views by linear scores of their columns (`distmom.spectral.scores`).
 
 `RowScoresPass` stores the probabilities of the components of rows, `ScoresEMPass` adds up the sums for an
-iteration of expectation and maximisation, and `ViewSharesPass` the moments of the probabilities that each view
+expectation-maximisation (EM) iteration, and `ViewSharesPass` the moments of the probabilities that each view
 gives alone.
 """
 
@@ -48,7 +48,7 @@ class RowScoresPass(StoredPosteriorPass, ScoresPass):
 
 @dataclass(frozen=True)
 class ScoresEMPass(ScoreProductsPass):
-    """Add up the sums for one iteration of expectation and maximisation.
+    """Add up the sums for one expectation-maximisation (EM) iteration.
 
     Notes
     -----

@@ -4,7 +4,7 @@ Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learn
 section 3.3.1 and theorem 3.6. Words are put into three groups at random, which makes three views that are
 independent given the component. With ``P_st = E[z_s z_t']``, ``(P_32 P_12^+) z_1`` and ``(P_31 P_21^+) z_2`` have
 the conditional means of the third view, so that their second and third moments with it are ``sum_i w_i a_i a_i'``
-and ``sum_i w_i a_i^(x3)``. Iterations of expectation and maximisation (EM) start from there and use all words
+and ``sum_i w_i a_i^(x3)``. Expectation-maximisation (EM) iterations start from there and use all words
 together. Where thirds of the words do not distinguish all components, EM starts from moments of all words
 (`distmom.models.product.together`).
 """
@@ -82,8 +82,8 @@ class ProductState:
 class ProductMixture(ComponentsOfRows, SpectralEstimator):
     """Mixture of documents whose words are present independently, given the component of the document.
 
-    Moments of words of different thirds give a first solution, which needs no random starts. Iterations of
-    expectation and maximisation (EM) then refine it with all words.
+    Moments of words of different thirds give a first solution, which needs no random starts.
+    Expectation-maximisation (EM) iterations then refine it with all words.
 
     Attributes
     ----------
@@ -128,7 +128,9 @@ class ProductMixture(ComponentsOfRows, SpectralEstimator):
     )
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     n_em_iter: int = parameter(
-        "Iterations of expectation and maximisation after the moments, one pass each.", default=10, least=0
+        "Number of expectation-maximisation (EM) iterations after the moments, one pass each.",
+        default=10,
+        least=0,
     )
     decompose_on: str = place_parameter()
     random_state: Seed = seed_parameter()

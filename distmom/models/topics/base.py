@@ -29,7 +29,7 @@ class TopicEstimator(SpectralEstimator):
         "Words in a larger share of documents are left out of the moments.", default=0.5, least=0
     )
     max_count: int | None = parameter(
-        "Counts of a word in a document above this value are replaced by it in the moments.",
+        "Counts of a word in a document are capped at this value in the moments.",
         default=2, kind=int, least=1, none=True, unset="no limit",
     )  # fmt: skip
     scale_words: bool = parameter(

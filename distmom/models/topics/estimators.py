@@ -146,7 +146,7 @@ class IndependentTopics(TopicModel):
     orders: str = parameter(
         "Find topics by the skewness of their amounts (3), by their excess kurtosis (4), or by both together "
         "(both). 4 and both require documents of at least four words, take up to two more passes, and leave out "
-        "topics that cannot be distinguished in view of their sampling errors.",
+        "topics that cannot be distinguished given their sampling errors.",
         default="3", choices=tuple(ORDERS),
     )  # fmt: skip
 

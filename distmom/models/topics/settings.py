@@ -49,8 +49,8 @@ class TopicSettings(FittedTopics):
     capabilities = frozenset({Capability.DOCUMENTS, Capability.MOMENTS, Capability.SHARES, Capability.TOPICS})
 
     n_components: int | str = parameter(
-        "Number of topics. auto estimates it, up to 100, by the directions of one half of the documents that "
-        "are replicated in the other half (see distmom.spectral.steps.rank).",
+        "Number of topics. auto estimates it, up to 100, as the number of directions of one half of the documents "
+        "that are replicated in the other half (see distmom.spectral.steps.rank).",
         default=100, least=1, auto=True, kw_only=False,
     )  # fmt: skip
     alpha0: float | str = parameter(
@@ -59,8 +59,8 @@ class TopicSettings(FittedTopics):
         default="auto", kind=float, least=0, auto=True,
     )  # fmt: skip
     init: str = parameter(
-        "Initialise topics by decomposing the third moment (tensor) or by anchor words of the second "
-        "(anchors). auto tries both, and chooses as alpha0=auto does.",
+        "Initialise topics by decomposing the third moment (tensor) or from anchor words of the second "
+        "moment (anchors). auto tries both, and chooses as alpha0=auto does.",
         default="auto", choices=("auto", "tensor", "anchors"),
     )  # fmt: skip
     n_refine: int | str = parameter(

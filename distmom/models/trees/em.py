@@ -1,4 +1,4 @@
-"""Expectation and maximisation (EM) for a tree, starting from its moments.
+"""Expectation-maximisation (EM) for a tree, starting from its moments.
 
 Leaves whose columns are indicators of a category have probabilities, so that EM is that of a Bayesian network. The
 columns of all other leaves count as Gaussian given the state above them, with a covariance that the states share:

@@ -152,8 +152,8 @@ class LatentTree(FittedTree):
         "Method for the whitened third moments.", default="joint", choices=tuple(METHODS)
     )
     n_em_iter: int | None = parameter(
-        "Iterations of expectation and maximisation after the moments, one pass each.", default=None, kind=int,
-        least=0, none=True,
+        "Number of expectation-maximisation (EM) iterations after the moments, one pass each.",
+        default=None, kind=int, least=0, none=True,
         unset=f"{_N_EM_ITER} where the columns of every leaf are indicators of a category, otherwise 0",
     )  # fmt: skip
     layer: str | None = layer_parameter()

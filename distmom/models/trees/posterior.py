@@ -146,7 +146,7 @@ class TreeStatesPass(StoredPosteriorPass, TreePass):
 
 @dataclass(frozen=True)
 class TreeEMPass(TreePass, ScoreProductsPass):
-    """Add up the sums for one iteration of expectation and maximisation.
+    """Add up the sums for one expectation-maximisation (EM) iteration.
 
     Notes
     -----

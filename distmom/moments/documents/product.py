@@ -5,7 +5,7 @@ section 3.3.1. With ``x_t`` the presence of the words of group t (zero at all ot
 the range of ``sum_{s != t} E[x_t x_s']``, views are ``z_t = Q'x_t``. `GroupSketchPass` multiplies that matrix by a
 test matrix or a basis, `GroupMomentsPass` adds up the moments of the views of orders one to three.
 
-`PresenceEMPass` needs no groups: it makes one iteration of expectation and maximisation with all words.
+`PresenceEMPass` needs no groups: it makes one expectation-maximisation (EM) iteration with all words.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def presence_logs(
 
 @dataclass(frozen=True)
 class PresenceEMPass(ProjectedPass):
-    """Add up the sums for one iteration of expectation and maximisation.
+    """Add up the sums for one expectation-maximisation (EM) iteration.
 
     Attributes
     ----------

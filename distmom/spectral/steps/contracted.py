@@ -37,8 +37,8 @@ def third_moment_parameter() -> Any:
 def power_steps_parameter() -> Any:
     """Return the parameter that sets the number of power steps after slices."""
     return parameter(
-        "Power steps that improve the components found by slices, each by one more pass. The whole third moment "
-        "needs none.", default=0, least=0,
+        "Number of power steps that improve the components found by slices, one more pass each. The whole third "
+        "moment needs none.", default=0, least=0,
     )  # fmt: skip
 
 

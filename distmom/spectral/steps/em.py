@@ -1,4 +1,4 @@
-"""Iterations of expectation and maximisation (EM), each with one pass over the data."""
+"""Expectation-maximisation (EM) iterations, each with one pass over the data."""
 
 from __future__ import annotations
 
