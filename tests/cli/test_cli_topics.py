@@ -174,7 +174,7 @@ def test_words_that_most_documents_have_are_told_of_and_get_a_topic(run, tmp_pat
     code, _, err = run(*fit, "--workers", 0)
     assert code == 0
     assert "more than 90% of the documents make up 29% of the text" in err
-    assert "--background gives them one of their own" in err
+    assert "--background gives them a topic of their own" in err
     fit = (*fit, "--background", "--max-count", 0, "--overwrite")
     code, _, err = run(*fit, "--workers", 0)
     assert code == 0

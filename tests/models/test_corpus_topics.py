@@ -160,7 +160,7 @@ def test_default_number_follows_the_size_of_the_corpus(documents, monkeypatch):
         patch.setattr(corpus_topics, "MOST_WORDS", X.shape[1] - 1)
         assert default_topics(MemoryCorpus(X, Y)) == 0
     few = MultiLabelMoM(3).fit(X[:200], Y[:200])
-    assert few.diagnostics_["topics_error"].startswith("by default 200 documents of")
+    assert few.diagnostics_["topics_error"].startswith("by default, a corpus of 200 documents and")
 
 
 def test_fewer_topics_than_by_default_are_no_warning(documents, caplog):

@@ -320,8 +320,8 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
             if self.head == "auto" and not n_topics:
                 n_documents, n_words = run.corpus.n_documents, run.corpus.n_words
                 return (
-                    f"by default, no topics are fitted to {n_documents} documents with {n_words} words; n_topics "
-                    "requests them"
+                    f"by default, a corpus of {n_documents} documents and {n_words} words gets no topics; "
+                    "n_topics requests them"
                 )
         if not n_topics:
             return None
