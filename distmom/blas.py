@@ -16,7 +16,7 @@ import threadpoolctl
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-#: most threads of `map_on_cores`: the work between the passes is small
+#: largest number of threads of `map_on_cores`: the work between the passes is small
 MAX_CORES = 8
 
 

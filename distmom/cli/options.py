@@ -125,7 +125,7 @@ def run_option(target: str) -> Callable[[F], F]:
 
 output_format_option = click.option(
     "--output-format", type=click.Choice(["tsv", "jsonl", "zarr"]), default="tsv", show_default=True,
-    help="Text format that is written beside the Zarr arrays; 'zarr' writes only the arrays.",
+    help="Text format that is written in addition to the Zarr arrays; 'zarr' writes only the arrays.",
 )  # fmt: skip
 
 

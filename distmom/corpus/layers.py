@@ -231,7 +231,7 @@ def cut_units(starts: np.ndarray, shard_rows: int) -> Iterator[Cut]:
     starts : ndarray of shape (n_units + 1,)
         Unit i has the rows ``starts[i] : starts[i + 1]``.
     shard_rows : int
-        Most rows of a shard.
+        Largest number of rows of a shard.
     """
     n_units = len(starts) - 1
     unit, row = 0, 0

@@ -97,7 +97,7 @@ def component_order(model: ECA) -> list[int]:
 
 
 def _prior(model: ECA) -> str:
-    """Return the distribution of the factors in the fit; the parameter may be another one by now."""
+    """Return the distribution of the factors in the fit; the parameter may have changed since."""
     return "dirichlet" if len(model.alpha_) else "independent"
 
 

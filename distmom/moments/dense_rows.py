@@ -20,7 +20,7 @@ from distmom.moments.kernels import BLOCK_ROWS
 
 #: number of values of a piece of rows
 PIECE_VALUES = 1 << 17
-#: least number of rows of a piece, for products that use BLAS well
+#: smallest number of rows of a piece, for products that use BLAS well
 LEAST_ROWS = 256
 
 

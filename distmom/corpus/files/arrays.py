@@ -56,7 +56,7 @@ def create_array(
     name : str, optional
         Path below the store; may hold ``/``. By default the array is the root of the store.
     chunk_rows : int, optional
-        Most rows in a chunk; by default those of `CHUNK_BYTES`.
+        Largest number of rows in a chunk; by default those of `CHUNK_BYTES`.
     level : int
         Compression level of zstd, 3 by default.
     """

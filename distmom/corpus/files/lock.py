@@ -204,7 +204,7 @@ class Lock:
     def _remove_stale(self) -> None:
         """Remove the file of a holder that has ended; an error if it is running.
 
-        Returns with the file in place if there is another holder by now.
+        Returns with the file in place if there is another holder by then.
         """
         found = self._look()
         if found is None:

@@ -163,9 +163,9 @@ class StagedCorpus:
         Raises
         ------
         TakenOverError
-            If another process writes to the location by now, as this one seemed to have ended.
+            If another process writes to the location by then, as this one seemed to have ended.
         UsageError
-            If something that may not be replaced is there by now; shards are kept for a later writer.
+            If something that may not be replaced is there by then; shards are kept for a later writer.
         """
         root = Path(self.directory)
         self._lock.check()

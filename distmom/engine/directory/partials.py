@@ -68,7 +68,7 @@ class PartialFiles:
     def _earlier(self, epoch: int) -> list[Path]:
         """Return the directories of partial sums of earlier drivers, the latest first.
 
-        A later driver, if this one is taken over just now, has its own.
+        A later driver, if this one is being taken over, has its own.
         """
         found = [
             place
@@ -128,7 +128,7 @@ class PartialFiles:
         for place in self._folder.glob("*"):
             if place.name not in self._kept:
                 remove_tree(place)
-        # The directory above stays: another driver, or its tasks, may be making their own in it just now.
+        # The directory above stays: another driver, or its tasks, may be making their own in it at this moment.
         with suppress(OSError):
             self._folder.rmdir()
 

@@ -183,7 +183,7 @@ class Notices:
 
     def deliver(self) -> None:
         """Report a compilation that was announced since the last call, in the calling thread."""
-        # Another thread that runs a pass with this executor may end it just now.
+        # Another thread that runs a pass with this executor may end it at this moment.
         report = self._report
         if report is not None and self._announced.is_set():
             self._announced.clear()

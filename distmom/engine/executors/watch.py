@@ -40,7 +40,7 @@ NO_WORKERS_LOOK_S = 0.2
 SILENCE_TIMEOUT_S = 60.0
 #: seconds after which a request is repeated
 REQUEST_TIMEOUT_S = 5.0
-#: most seconds that count between two readings of the clock: a suspended process has not waited
+#: largest number of seconds that count between two readings of the clock: a suspended process has not waited
 LONGEST_LOOK_S = 10.0
 #: seconds between keep-alive tasks for a scheduler whose idle timeout is unknown
 KEEP_ALIVE_S = 10.0

@@ -21,7 +21,7 @@ from distmom.errors import UsageError
 
 #: capacity of an edge that no minimum cut contains
 _UNCUT = 1 << 24
-#: most submatrices that `is_generic` and `largest_ratio` examine
+#: largest number of submatrices that `is_generic` and `largest_ratio` examine
 MOST_SUBMATRICES = 500_000
 #: sets of rows whose null vectors are found at a time
 _SETS = 10_000

@@ -15,7 +15,7 @@ import numpy as np
 from distmom.errors import UsageError
 from distmom.linalg.expansion.sparse import EXACT_ZERO, pick_sparsest
 
-#: most subsets of rows that the exhaustive search examines
+#: largest number of subsets of rows that the exhaustive search examines
 MOST_SUBSETS = 2_000_000
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.whiten import Whitening, whiten
 
-#: most steps of a search for a factor, and the relative width of the interval at which it ends
+#: largest number of steps of a search for a factor, and the relative width of the interval at which it ends
 _STEPS, _WIDTH = 400, 1e-15
 #: least eigenvalue at which a search by threshold ends, as a share of the least eigenvalue of A
 THRESHOLD = 1e-3

@@ -19,7 +19,7 @@ History = list[tuple[str, float]]
 
 _FIXED = 1e-13
 _SETTLED = 1e-7
-#: entries of packed outer products that are multiplied at a time, at most
+#: largest number of entries of packed outer products that are multiplied at a time
 PIECE_ENTRIES = 1 << 18
 
 

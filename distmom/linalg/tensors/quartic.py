@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 #: change of an iterate at which the power method ends
 _CONVERGED = 1e-14
-#: polar steps on the whole tensor at the end, at most
+#: largest number of polar steps on the whole tensor at the end
 _POLAR_STEPS = 50
 
 

@@ -1,4 +1,4 @@
-"""A start of EM by many columns together, in place of or beside that by thirds of the columns.
+"""A start of EM by many columns together, in place of that by thirds of the columns, or in addition to it.
 
 Source: as for the start by few columns together (`distmom.models.diagonal.recovery`), in a basis of the leading
 eigenvectors of the correlations.

@@ -150,7 +150,7 @@ class ECA(SpectralEstimator):
 
     @property
     def min_views(self) -> int:
-        """Least number of views of a document that enters the moments."""
+        """Smallest number of views of a document that enters the moments."""
         return max(3, *ORDERS[self.orders])
 
     def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:

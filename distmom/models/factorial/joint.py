@@ -22,7 +22,7 @@ from distmom.models.markov.chain import Chain, Steps, best_path, posterior
 from distmom.models.markov.passes import ChainPass
 from distmom.spectral.program.run import Run, unknown
 
-#: chains whose joint states are decoded, at most
+#: largest number of chains whose joint states are decoded
 MOST_CHAINS = 8
 #: least probability of a change in decoding: steps may contradict an estimate of zero
 _LEAST = 1e-6

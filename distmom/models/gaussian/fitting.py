@@ -27,7 +27,7 @@ from distmom.spectral.steps.spherical import (
     load_moments,
 )
 
-#: rows that are kept for pictures, at most
+#: largest number of rows that are kept for pictures
 N_KEPT = 500
 #: least variance with which EM starts, as a share of that of the noise: a component that is too narrow at first
 #: attracts few rows

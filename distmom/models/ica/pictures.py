@@ -9,7 +9,7 @@ import numpy as np
 from distmom.models.ica.recovery import LIGHT_TAILS
 from distmom.spectral.pictures import bars, matrix, spectrum
 
-#: components and columns of the picture of the mixing, at most
+#: largest numbers of components and columns in the picture of the mixing
 _MOST_COMPONENTS, _MOST_COLUMNS = 30, 40
 
 

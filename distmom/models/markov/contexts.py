@@ -32,7 +32,7 @@ from distmom.spectral.steps.recovery import Slabs
 
 #: smallest share of all steps that an anchor has, unless fewer than `CANDIDATES` symbols per state have it
 ANCHOR_SHARE = 5e-4
-#: least number of candidates per state
+#: smallest number of candidates per state
 CANDIDATES = 10
 #: a negative weight above this is a rounding error, and counts as zero
 _ROUNDING = -1e-9

@@ -17,7 +17,7 @@ from distmom.spectral.steps.basis import Basis
 
 #: share of a symbol that is spread over all states before Baum-Welch passes, which leave zeros as they are
 SPREAD = 0.1
-#: least number of sequences per state for which ``initial="auto"`` uses their first steps
+#: smallest number of sequences per state for which ``initial="auto"`` uses their first steps
 SEQUENCES_PER_STATE = 10
 
 

@@ -53,7 +53,8 @@ from distmom.spectral.program.run import Run, unknown
 #: least share of held-out documents in the corpus for which, after the choice, they are added to the states, and
 #: the gate is fitted to them too
 REFIT_SHARE = 0.05
-#: most labels per column of the sketch for which `auto` tries ridge: r columns cannot separate many more
+#: largest number of labels per column of the sketch for which `auto` tries ridge: columns cannot separate many
+#: more
 LABELS_PER_COLUMN = 50
 
 

@@ -45,7 +45,7 @@ from distmom.spectral.steps.views import basis_of_views, load_views, mean_of_vie
 
 #: views that a group needs
 MIN_VIEWS = 3
-#: columns of one view, at most: matrices of this size are added up and decomposed
+#: largest number of columns of one view: matrices of this size are added up and decomposed
 MOST_COLUMNS = 2000
 #: lower bound of the variance of the noise of a column in its weight, as a share of the variance of the column
 LEAST_NOISE = 1e-3

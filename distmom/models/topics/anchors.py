@@ -21,11 +21,11 @@ from distmom.spectral.steps.core import added_sums
 
 #: losses by which words are mixtures of anchor words
 LOSSES = ("least_squares", "divergence")
-#: least number of candidates per topic for anchor words
+#: smallest number of candidates per topic for anchor words
 ANCHOR_CANDIDATES = 10
 #: least share of the documents that contain an anchor word, unless there are too few candidates
 ANCHOR_DF = 0.01
-#: contexts in which distributions are compared by their divergence, at most
+#: largest number of contexts in which distributions are compared by their divergence
 N_CONTEXTS = 2000
 
 

@@ -65,7 +65,7 @@ def word_numbers(
     ----------
     corpus : Corpus or MemoryCorpus
     n_components : int
-        Least number of words.
+        Smallest number of words.
     min_df : float or "auto"
     max_df : float
         Smallest and largest share of the documents that contain a word.

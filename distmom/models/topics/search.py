@@ -172,7 +172,7 @@ class TopicSearch(TopicEstimator):
         return self
 
     def save(self, path: Any, *, overwrite: bool = False) -> NoReturn:
-        """Refuse to be stored, as the sums of a search are kept by `TopicMoments`.
+        """Raise a UsageError: the sums of a search are saved with `TopicMoments`.
 
         Raises
         ------

@@ -39,7 +39,7 @@ KEPT_PER_TOPIC = 10
 N_FOLDS, ENOUGH_POSITIONS, MOST_FREE = 4, 4.0, 1 << 24
 #: least count that is added to the counts of words: float32 has no normal numbers below 1e-38
 LEAST_ETA = 1e-12
-#: least number of documents per topic and fold for folds to be used
+#: smallest number of documents per topic and fold for folds to be used
 FOLD_DOCUMENTS = 2
 
 

@@ -12,8 +12,8 @@ from distmom.errors import UsageError
 #: a leaf, and the number of its branch
 Candidate = tuple[int, int]
 
-#: most leaves of a branch, and most branches, that are compared for a hidden variable; of more than 8 branches,
-#: fewer leaves are taken of each
+#: largest number of leaves of a branch, and of branches, that are compared for a hidden variable; with more than 8
+#: branches, fewer leaves of each are taken
 MOST_LEAVES, MOST_BRANCHES = 8, 32
 
 

@@ -6,10 +6,10 @@ Over quadruples of distinct positions of a document with counts x, the fourth mo
     D_j = sum_v x_v e_v^(x)j
 
 with the weights of `distmom.moments.weighting`. It is never formed: `WordFourthPass` adds up its contractions
-with pairs of directions, beside the whole moments of orders one to three in the same coordinates, which correct
-it for a distribution of the factors (`distmom.moments.documents.dirichlet.fourth_moment`). Repeated positions
-are subtracted block by block, so that no sum has a row per word. Differences between parts give the sampling
-errors.
+with pairs of directions, in addition to the whole moments of orders one to three in the same coordinates, which
+correct it for a distribution of the factors (`distmom.moments.documents.dirichlet.fourth_moment`). Repeated
+positions are subtracted block by block, so that no sum has a row per word. Differences between parts give the
+sampling errors.
 """
 
 from __future__ import annotations

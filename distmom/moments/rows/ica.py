@@ -24,7 +24,7 @@ from distmom.moments.weighting import positive
 
 #: bytes of the products of coordinates that are formed at a time
 PRODUCT_BYTES = 4 << 20
-#: least number of rows for which they are formed, for products that use BLAS well
+#: smallest number of rows for which they are formed, for products that use BLAS well
 LEAST_ROWS = 128
 
 

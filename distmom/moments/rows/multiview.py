@@ -48,7 +48,7 @@ from distmom.moments.three_views import N_GROUPS, PAIRS
 _SHARE = 0.5
 #: number of values of a piece of rows with products of columns
 _PIECE_VALUES = 1 << 20
-#: least number of rows of such a piece
+#: smallest number of rows of such a piece
 _LEAST_ROWS = 32
 
 
@@ -262,7 +262,7 @@ class MultiViewMomentsPass(ProjectedPass, ViewsPass):
 
     def projected_bytes(self, n_rows: int) -> int:
         """Return the bytes of the views of some rows, where they are sparse, and of what they are projected to."""
-        # Those of the rows before are kept until these are complete; a product of a view is formed besides.
+        # Those of the rows before are kept until these are complete; a product of a view is formed in addition.
         own = n_rows * (sum(self.widths) + 2 * (N_GROUPS + 1) * self.rank)
         if self.units is not None:
             own += self.n_copies * min(n_rows, self.piece_rows) * self.n_features

@@ -25,7 +25,7 @@ def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
     ----------
     X : array-like or sparse matrix of shape (n_samples, n_features)
     min_samples : int
-        Least number of rows.
+        Smallest number of rows.
     estimator : str
         Name for messages.
 
@@ -51,7 +51,7 @@ def checked_dense(X: Any, min_samples: int, name: str = "X") -> np.ndarray:
     ----------
     X : array-like of shape (n_rows, n_features)
     min_samples : int
-        Least number of rows.
+        Smallest number of rows.
     name : str, default "X"
         Name of the array in messages.
 

@@ -75,7 +75,7 @@ def documents_in_memory(model: Any, X: Any, min_samples: int = 0) -> MemoryCorpu
     X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
         If at least a tenth of the words of texts are unknown to the model, a warning is logged.
     min_samples : int, default 0
-        Least number of documents.
+        Smallest number of documents.
 
     Raises
     ------

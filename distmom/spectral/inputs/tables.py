@@ -75,7 +75,7 @@ def rows_in_memory(model: Any, X: Any, min_samples: int = 0) -> np.ndarray:
         A fitted model.
     X : array_like or table of shape (n_rows, n_features)
     min_samples : int, default 0
-        Least number of rows.
+        Smallest number of rows.
 
     Raises
     ------

@@ -19,7 +19,8 @@ from distmom.corpus.sources.readers.spec import Source, Spec
 from distmom.errors import InputError, UsageError
 
 _TRIPLE = re.compile(rb"[1-9]\d{0,9} [1-9]\d{0,9} \d{1,10}")
-#: most documents in a header of UCI triples: the first number, or the second one per triple if that is more
+#: largest number of documents in a header of UCI triples: the first value, or the second one per triple if that is
+#: more
 MAX_DOCUMENTS, DOCUMENTS_PER_TRIPLE = 1_000_000, 100
 _NPZ_ARRAYS = ("_is_array", "format", "shape", "data", "indices", "indptr", "row", "col")
 #: an archive is rejected before reading if its expanded size exceeds both limits

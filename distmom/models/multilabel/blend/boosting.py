@@ -20,11 +20,11 @@ from distmom.blas import map_on_cores
 from distmom.compiled import compiled
 from distmom.spectral.saved.fields import array
 
-#: most bins of a feature
+#: largest number of bins of a feature
 N_BINS = 128
 #: events whose quantiles are the borders of bins
 BIN_ROWS = 200_000
-#: leaves of a tree, at most
+#: largest number of leaves of a tree
 MAX_LEAVES = 31
 #: factor of the values of all trees
 LEARNING_RATE = 0.1

@@ -21,7 +21,7 @@ from distmom.models.multilabel.blend.covariates import Covariates
 from distmom.models.multilabel.blend.curves import add_class_input
 from distmom.models.multilabel.blend.stack import Pairs, Stack, StackInput, fit_stack
 
-#: largest number of classes, and least number of true pairs of a class
+#: largest number of classes, and smallest number of true pairs of a class
 MAX_CLASSES, MIN_TRUE = 8, 100
 
 

@@ -15,9 +15,9 @@ from distmom.engine import Csr
 
 #: number of documents that is added to those of a label, so that the shares of rare labels are small
 ADDED_DOCUMENTS = 2.0
-#: least number of documents that have both labels of a pair
+#: smallest number of documents that have both labels of a pair
 LEAST_DOCUMENTS = 2
-#: most pairs of labels that are counted, as documents have them; of more, evenly spaced documents are used
+#: largest number of pairs of labels in the documents that are counted; with more, evenly spaced documents are used
 MOST_PAIRS = 256_000_000
 #: labels whose companions are counted at a time
 PIECE_LABELS = 2_000
@@ -88,7 +88,7 @@ def count_companions(
         The first of the labels.
     n_labels : int
     least : int
-        Least number of documents that have both labels.
+        Smallest number of documents that have both labels.
     added : float
         Number of documents that is added to those of a label.
     n_kept : ndarray of shape (n,), int64

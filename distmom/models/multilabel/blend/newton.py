@@ -11,7 +11,7 @@ from distmom.blas import map_on_cores, pieces
 
 #: pairs that are multiplied at a time, which fit the processor's cache
 PIECE_PAIRS = 1 << 14
-#: most Newton steps, and the decrement at which they end
+#: largest number of Newton steps, and the decrement at which they end
 MAX_STEPS, DECREMENT = 50, 1e-6
 #: size of a step below which growth of the value may be a rounding error, and the least size
 SMALL, LEAST = 1e-3, 1e-16

@@ -25,7 +25,7 @@ from distmom.spectral.saved.layout import Matrix
 #: number of labels that are ranked again; and where all labels are candidates, as a stack of all pairs ranks the
 #: others well enough
 DEPTH, FEW_DEPTH = 20, 10
-#: most trees, and the step of the numbers of trees that are compared
+#: largest number of trees, and the step of the numbers of trees that are compared
 MAX_TREES, STEP = 200, 25
 #: number of such steps without an improvement after which no more trees are fitted
 PATIENCE = 2

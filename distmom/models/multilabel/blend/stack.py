@@ -20,7 +20,7 @@ from distmom.models.multilabel.blend.covariates import Covariates, Effect, varie
 from distmom.models.multilabel.blend.curves import add_input, add_varying_input, curve_of
 from distmom.models.multilabel.blend.newton import Derivatives, minimise
 
-#: most pairs that the regression is fitted to; more documents are left out
+#: largest number of pairs that the regression is fitted to; more documents are left out
 FIT_PAIRS = 1_000_000
 #: penalty of the squares of the coefficients of standardised features
 PENALTY = 1.0

@@ -37,13 +37,13 @@ from distmom.spectral.program.run import Run, Trial, unknown
 #: largest number of labels with margin classifiers: a stack can use their signed scores only where all labels are
 #: candidates, and more labels have a gate, whose negatives are the documents for which a label is hard
 MAX_LABELS = ALL_LABELS
-#: largest number of frequent labels (see `frequent_labels`), and least number of documents of such a label
+#: largest number of frequent labels (see `frequent_labels`), and smallest number of documents of such a label
 MAX_FREQUENT, MIN_DOCUMENTS = 500, 8
 #: least share of the pairs of a document and a label that frequent labels hold; below it, there are none
 FREQUENT_SHARE = 0.4
 #: largest number of entries of the rows that their classifiers are fitted to, over all labels
 MAX_FREQUENT_ENTRIES = 2_000_000_000
-#: least number of documents of a frequent label in small corpora, where the rows that all these classifiers are
+#: smallest number of documents of a frequent label in small corpora, where the rows that all these classifiers are
 #: fitted to have at most this number of entries: they are cheap there, and the other heads are weak
 FEW_MIN_DOCUMENTS, FEW_ENTRIES = 3, 500_000_000
 #: cost C of these classifiers

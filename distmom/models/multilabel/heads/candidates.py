@@ -26,7 +26,7 @@ ALL_LABELS = 1000
 PER_HEAD = 30
 #: random labels that are added to them where a stack by classes of labels may be chosen
 N_RANDOM = 20
-#: least number of documents that are scored together by all heads
+#: smallest number of documents that are scored together by all heads
 MIN_ROWS = 16
 
 AnyHeads = TypeVar("AnyHeads", bound=Heads)

@@ -45,7 +45,7 @@ from distmom.spectral.saved.layout import Array, Matrix
 
 #: bytes of dense scores that are held in memory at a time
 SCORES_BYTES = 16 << 20
-#: least number of documents that are scored together: a product of few rows with a large matrix is memory-bound
+#: smallest number of documents that are scored together: a product of few rows with a large matrix is memory-bound
 MIN_ROWS = 64
 #: documents and labels of a block of scores from which the best are selected
 TOP_ROWS, TOP_LABELS = 512, 1024

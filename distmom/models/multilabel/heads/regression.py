@@ -47,7 +47,8 @@ class WeightLimits:
     Attributes
     ----------
     per_word, per_label : int or None, default None
-        Most weights of a word, and of a label, those of largest magnitude. None: as the pruning of a head states.
+        Largest number of weights of a word, and of a label; those of largest magnitude are kept. None: as the
+        pruning of a head states.
     """
 
     per_word: int | None = None
