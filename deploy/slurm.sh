@@ -77,7 +77,7 @@ if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then
 else
     # Stop all processes started by this script when it exits.
     trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$certificates"' EXIT
-    # A start of this job that was killed has left its certificates.
+    # An earlier start of this job that was killed may have left its certificates.
     rm -rf "$certificates"
     python "$(dirname "$script")/certificates.py" "$certificates"
     port=${PORT:-8786}

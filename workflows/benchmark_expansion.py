@@ -11,8 +11,8 @@ decomposition
     by the random partition with the least share off the diagonal, as in the paper, and by `find_split`.
 
 Entries of the matrices are zero with probability 0.7 and else normal; in every row the second magnitude is at
-most ``1 - gap`` of the first. Matrices of smaller rank are drawn again. All numbers of rows of a seed are the
-first rows of one sample, and 0 rows stand for the exact moments.
+most ``1 - gap`` of the first. Matrices of smaller rank are drawn again. For each seed, smaller numbers of rows are
+the first rows of one sample, and 0 rows stand for the exact moments.
 
 programs
     TWMLearn: the sparsest independent solutions of one linear program per row.

@@ -1,11 +1,11 @@
 """Factorial hidden Markov models beside hmmlearn: planted chains, fitted as chains and as joint states.
 
-The peer knows nothing of chains, and is a Gaussian hidden Markov model with 2^k states; it is run in the same
-process with restarts, the best of which by its training likelihood counts, and needs ``pip install hmmlearn``.
-Joint states are matched to the planted ones by their means. Errors are mean absolute differences of the means of
-the joint states (``means``), of the joint transition matrix (``transition``), and, for chains, of their
-probabilities of change (``changes``); ``held-out`` is the log-likelihood per step of sequences that were not
-fitted, and ``decoded`` the share of their steps whose joint state on the most probable path is the planted one.
+The peer, a Gaussian hidden Markov model with 2^k states, does not model chains. It is run in the same process with
+restarts, of which the one with the best training likelihood counts, and needs ``pip install hmmlearn``. Joint
+states are matched to the planted ones by their means. Errors are mean absolute differences of the means of the
+joint states (``means``), of the joint transition matrix (``transition``), and, for chains, of their probabilities
+of change (``changes``); ``held-out`` is the log-likelihood per step of sequences that were not fitted, and
+``decoded`` the share of their steps whose joint state on the most probable path is the planted one.
 
 Example::
 

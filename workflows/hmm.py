@@ -1,11 +1,11 @@
 """Hidden Markov models beside hmmlearn: planted symbols, planted dense steps, and tagged sentences.
 
-The peer is run in the same process with restarts, the best of which by its training likelihood counts; it
-needs ``pip install hmmlearn``. For the sentences of the Brown corpus, words of 20 occurrences and more are
-symbols and the others are mapped to classes of their suffix; about a tenth of the sentences, drawn at random,
-is held out. Tags are used for the accuracies only: states are matched to tags one to one (``1-1``), or
-each state to its most frequent tag (``m-1``), on the held-out sentences. Of several first models
-the one with the best training likelihood is refined further.
+The peer is run in the same process with restarts, of which the one with the best training likelihood counts; it
+needs ``pip install hmmlearn``. For the sentences of the Brown corpus, words with at least 20 occurrences are
+symbols, and the others are mapped to classes by their suffix; about a tenth of the sentences, drawn at random, is
+held out. Tags are used for the accuracies only: states are matched to tags one to one (``1-1``), or each state to
+its most frequent tag (``m-1``), on the held-out sentences. Of several first models the one with the best training
+likelihood is refined further.
 
 Example::
 

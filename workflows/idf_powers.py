@@ -1,8 +1,8 @@
-"""Report with what power of idf values of words grow: counts, frequencies, and weights by idf.
+"""Report the power of idf with which values of words grow: counts, frequencies, and weights by idf.
 
-distmom uses values that are tf-idf weights already as they are (``features="auto"`` of `MultiLabelMoM`), and finds
-them by this power, in the first shard of the training documents. The last two lines of the table have the least
-and the largest power of every kind of values.
+distmom uses values that are tf-idf weights already as they are (``features="auto"`` of `MultiLabelMoM`), and
+detects them by this power, in the first shard of the training documents. The last two lines of the table have the
+smallest and the largest power of every kind of value.
 
 Example::
 
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", type=Path, nargs="+", help="folders or prefixes, as of benchmark_peers.py")
+    parser.add_argument("data", type=Path, nargs="+", help="folders or prefixes, as for benchmark_peers.py")
     options = parser.parse_args(arguments)
     found: dict[str, dict[str, float]] = {}
     for data in options.data:

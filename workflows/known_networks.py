@@ -12,15 +12,15 @@ traits
     Answers of 2,436 people to 25 questions, five of each of five traits (bfi of the R package psych).
 reading, mathematics
     Scores of about 2,650 pupils in kindergarten and in grades 1, 2 and 3 (STAR of the R package AER). Every score
-    is a node, and an earlier score is no effect of a later one.
+    is a node, and an earlier score is not an effect of a later one.
 
 Where nodes are behind the columns, the systems are `LatentNetwork`, and DirectLiNGAM of the scores of a factor
 analysis with a varimax rotation. Where the columns are the nodes, they are `LatentNetwork` without noise,
 DirectLiNGAM and ICA-LiNGAM.
 *columns* is the share of the columns whose largest loading, with columns of variance one, is that of the node of
-their scale, with nodes matched to scales so that it is largest. *pairs* is the share of pairs of nodes of which
-the one known to be earlier comes first in the estimated order. ``--nodes`` fits other numbers of nodes than there
-are scales. Of two equal fits the second is timed, without imports and compilation.
+their scale, with nodes matched to scales so that this share is largest. *pairs* is the share of pairs of nodes of
+which the one known to be earlier comes first in the estimated order. ``--nodes`` fits other numbers of nodes than
+there are scales. Of two equal fits the second is timed, without imports and compilation.
 """
 
 from __future__ import annotations

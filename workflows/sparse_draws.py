@@ -1,6 +1,6 @@
 """Compare searches for sparse columns on random matrices of several kinds, from their exact and noisy ranges.
 
-The methods are those of `benchmark_expansion`. `exact` is the share of the draws of which all columns are found
+The methods are those of `benchmark_expansion`. `exact` is the share of the draws for which all columns are found
 from the exact range, `dist` the average of `ColumnScores.distance` there, and `noisy dist` that from the range of
 the matrix with unit columns and normal noise of deviation 0.001. Draws of smaller rank, or with a column of fewer
 than two entries, are left out; in some of the others a combination of columns is sparser than a column.

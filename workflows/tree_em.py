@@ -1,7 +1,7 @@
-"""EM by belief propagation for a known tree of hidden variables with categorical leaves, as textbooks have it.
+"""EM by belief propagation for a known tree of hidden variables with categorical leaves: the textbook algorithm.
 
 A peer of `LatentTree` in `run_latent`, and the likelihood by which `latents` compares all systems. It requires
-NumPy alone. Hidden variables are numbered from the root, each before those below it.
+only NumPy. Hidden variables are numbered from the root, each before those below it.
 """
 
 from __future__ import annotations

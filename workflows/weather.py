@@ -7,8 +7,8 @@ A step is an hour of 2013 at an airport of New York (nycflights13 of R): tempera
 speed and pressure, and the visibility with ``--visibility``. Hours with a missing value are left out. Weeks of 168
 steps are sequences; every fourth is held out, and columns have mean zero and variance one in the others. The peer
 has a state for each of the 2^k combinations of k chains, with variances of its own (``diag``), or with a
-covariance that all states share (``tied``); of several starts the best by its training likelihood counts. It
-computes with logarithms, as its faster implementation fails at unlikely hours. ``held-out`` is the log-likelihood
+covariance that all states share (``tied``); of several starts, the one with the best training likelihood counts.
+It computes with logarithms, as its faster implementation fails at unlikely hours. ``held-out`` is the log-likelihood
 of a held-out step, and ``cpu`` the CPU seconds, of all starts together.
 """
 
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--airports", nargs="+", default=["EWR", "JFK", "LGA"], help="[EWR JFK LGA]")
     add("--visibility", action="store_true", help="add the column of the visibility")
     add("--chains", type=int, nargs="+", default=[1, 2, 3], help="numbers of chains [1 2 3]")
-    add("--passes", type=int, nargs="+", default=[0, 10], help="of Baum and Welch [0 10]")
+    add("--passes", type=int, nargs="+", default=[0, 10], help="numbers of Baum-Welch passes [0 10]")
     add("--restarts", type=int, default=5, help="of hmmlearn; 0 leaves it out [%(default)s]")
     add("--iterations", type=int, default=100, help="of hmmlearn, at most [%(default)s]")
     add("--seed", type=int, default=0, help="of hmmlearn [%(default)s]")
