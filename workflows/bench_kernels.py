@@ -9,11 +9,11 @@ kernels are compared with a straightforward implementation.
 A kernel takes at least the time that its multiplications and additions need at the rate of a single-precision
 matrix product, and at least the time that its bytes need at the rate of memory. Both rates are measured first, on
 one thread. The table at the end has the time of every kernel, and the larger of the two bounds as a share of it.
-The bytes of a kernel are those of the rows of matrices that it reads and writes, each time that it does; rows that
-stay in the processor's cache move faster, so that a share may exceed 100 %. The last column is for kernels that
-are bound by access to random places. If such a kernel reads rows of a matrix, the column has the time of reading as
-many rows of this width at random places of 256 MB, as a share of the time of the kernel; if it changes single
-numbers of a vector, the time of as many changes at random places of such a vector.
+The bytes of a kernel are those of the rows of matrices that it reads and writes, each time that it does; rows
+that stay in the processor's cache move faster, so that a share may exceed 100 %. The last column is for kernels
+that are bound by access to random places. If such a kernel reads rows of a matrix, the column has the time of
+reading as many rows of this width at random places of 256 MB, as a share of the time of the kernel; if it
+changes single numbers of a vector, the time of as many changes at random places of such a vector.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ A step is an hour of 2013 at an airport of New York (nycflights13 of R): tempera
 speed and pressure, and the visibility with ``--visibility``. Hours with a missing value are left out. Weeks of 168
 steps are sequences; every fourth is held out, and columns have mean zero and variance one in the others. The peer
 has a state for each of the 2^k combinations of k chains, with variances of its own (``diag``), or with a
-covariance that all states share (``tied``); of several starts, the one with the best training likelihood counts.
-It computes with logarithms, as its faster implementation fails at unlikely hours. ``held-out`` is the log-likelihood
-of a held-out step, and ``cpu`` the CPU seconds, of all starts together.
+covariance that all states share (``tied``); of several starts, the one with the best training likelihood
+counts. It computes with logarithms, as its faster implementation fails at unlikely hours. ``held-out`` is the
+log-likelihood of a held-out step, and ``cpu`` the CPU seconds, of all starts together.
 """
 
 from __future__ import annotations
