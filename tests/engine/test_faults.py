@@ -338,9 +338,10 @@ def test_results_that_another_client_cancels_end_a_pass_with_the_reason():
             OnCluster(client).reduce(int, [("1",)] * 20, sum, 20, cancel, "pass")
 
 
-def test_data_wait_for_a_worker_that_is_paused(monkeypatch):
+def test_data_wait_for_a_worker_that_is_paused(monkeypatch, caplog):
     """As workers are whose memory is short."""
     monkeypatch.setattr(watch, "REQUEST_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(watch, "PAUSED_S", 0.4)
     # Otherwise, the worker would set its status by its memory.
     with dask.config.set({"distributed.worker.memory.pause": False}), threads(n_workers=1) as (local, client):
         statuses = []
@@ -355,6 +356,10 @@ def test_data_wait_for_a_worker_that_is_paused(monkeypatch):
         threading.Timer(2.0, local.sync, [set_status, Status.running]).start()
         assert list(OnCluster(client).map(len, ["a", "bb"])) == [1, 2]
         assert statuses == [Status.paused, Status.running]
+        named = "as workers are paused until they have memory: tcp://"
+        found = [each.getMessage() for each in caplog.records if named in each.getMessage()]
+        assert 1 <= len(found) <= 3
+        assert all(each.startswith("map: no worker has received data for ") for each in found)
         local.sync(set_status, Status.paused)
         wait_until(lambda: not local.scheduler.running)
         monkeypatch.setattr(watch, "STALL_TIMEOUT_S", 1.0)

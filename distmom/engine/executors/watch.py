@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: seconds without any finished task after which a cluster is considered stalled
 STALL_TIMEOUT_S = 900.0
+#: seconds without any finished task, and twice, four times, ... as many, after which paused workers are reported
+PAUSED_S = 30.0
 #: seconds that a cluster may be without any worker
 NO_WORKERS_TIMEOUT_S = 60.0
 #: how often data may be lost with the worker that they are sent to
@@ -52,6 +54,7 @@ class _Waited:
     def __init__(self) -> None:
         self._seconds = 0.0
         self._last: float | None = None
+        self._reported = 0.0
 
     def look(self) -> float:
         """Return the seconds waited since the first look."""
@@ -60,6 +63,13 @@ class _Waited:
             self._seconds += min(now - self._last, LONGEST_LOOK_S)
         self._last = now
         return self._seconds
+
+    def is_due(self, first_s: float) -> bool:
+        """Return whether a report is due: after some seconds, and when they have doubled since the last one."""
+        due = self._seconds > max(first_s, 2 * self._reported)
+        if due:
+            self._reported = self._seconds
+        return due
 
 
 class Watch:
@@ -124,12 +134,14 @@ class Watch:
             finally:
                 self._tick()
             self._check_workers()
-            if not may_take_long and stalled.look() > STALL_TIMEOUT_S:
+            waited_s = stalled.look()
+            if not may_take_long and waited_s > STALL_TIMEOUT_S:
                 if restarted or not self._restarts([future.key for future in futures]):
                     raise ClusterError(
                         f"{self.name}: no task has finished for {STALL_TIMEOUT_S:.0f} s{self._paused()}"
                     )
                 stalled, restarted = _Waited(), True
+            self._report_paused(stalled, "finished a task")
 
     def call(
         self, function: Callable[..., _R], *arguments: Any, limit_s: float | None = None, **options: Any
@@ -190,6 +202,7 @@ class Watch:
                     raise ClusterError(
                         f"{self.name}: no worker has received data for {STALL_TIMEOUT_S:.0f} s{self._paused()}"
                     ) from error
+                self._report_paused(stalled, "received data")
 
     def _wait_for_worker(self) -> None:
         """Wait for the first worker."""
@@ -237,6 +250,11 @@ class Watch:
             return bool(restart_stalled(self.client, keys, self.name, _in_thread))
         except (TimeoutError, OSError):
             return False
+
+    def _report_paused(self, stalled: _Waited, what: str) -> None:
+        """Log a warning that names paused workers, if it is due and there are any."""
+        if stalled.is_due(PAUSED_S) and (paused := self._paused()):
+            logger.warning("%s: no worker has %s for %.0f s%s", self.name, what, stalled.look(), paused)
 
     def _paused(self) -> str:
         """Return a clause that names the paused workers; empty if there are none, or the scheduler is silent."""
