@@ -72,7 +72,7 @@ def pieces(n: int, size: int) -> list[slice]:
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use, by its affinity and the quota of its control group."""
-    # Here, as most processes that import this module have imported Dask already, and the others do not need it.
+    # Imported here, because it takes long and not every process needs it.
     from dask.system import cpu_count
 
     n_cores: int = cpu_count()
