@@ -70,15 +70,6 @@ def pieces(n: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
-def usable_cores() -> int:
-    """Return the number of cores that this process may use, by its affinity and the quota of its control group."""
-    # Imported here, because it takes long and not every process needs it.
-    from dask.system import cpu_count
-
-    n_cores: int = cpu_count()
-    return n_cores
-
-
 def map_on_cores(function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
     """Apply a function to pieces of an array on the cores that this process may use, with one BLAS thread each.
 
@@ -98,7 +89,7 @@ def map_on_cores(function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
         The results, in the order of the pieces.
     """
     items = list(items)
-    n_cores = min(MAX_CORES, usable_cores())
+    n_cores = min(MAX_CORES, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     with one_blas_thread():
         if min(n_cores, len(items)) < 2:
             return [function(item) for item in items]

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from distmom.blas import usable_cores
 from distmom.cli import run as runs
 from distmom.cli.moments import add_up, are_moments, fit_kept
 from distmom.cli.options import (
@@ -25,6 +24,7 @@ from distmom.cli.terminal import say
 from distmom.cli.updates import add_documents
 from distmom.corpus import open_words
 from distmom.corpus.files.space import find_usage, held_bytes
+from distmom.engine import cpu_count
 from distmom.errors import UsageError
 from distmom.models import ESTIMATORS, estimator
 from distmom.spectral.capabilities import Capability
@@ -62,7 +62,7 @@ def plan(
               distmom plan views.npy --model factors --groups groups.npy
     """
     model = estimator(model_name)(**parameters(model_name, options))
-    n_workers = usable_cores() if workers is None else workers
+    n_workers = cpu_count() if workers is None else workers
     planned = model.plan(open_input(corpus, model_name, groups), memory_limit, n_workers=n_workers or None)
     if as_json:
         click.echo(json_text(planned.to_json()))

@@ -14,14 +14,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from distmom.blas import usable_cores
 from distmom.cli.options import INPUT_NAMES, Cluster
 from distmom.cli.parameters import can
 from distmom.cli.terminal import say
 from distmom.corpus import AnyCorpus, Corpus, LayeredCorpus, ViewCorpus, ingest, open_corpus, open_words
 from distmom.corpus.files.storage import is_url
 from distmom.corpus.sources.formats import check_documents, detect_format, refuse_parts
-from distmom.engine import Executor, is_small, open_executor
+from distmom.engine import Executor, cpu_count, is_small, open_executor
 from distmom.errors import UsageError
 from distmom.spectral.capabilities import Capability, require
 
@@ -31,7 +30,7 @@ def open_workers(cluster: Cluster, corpus: Any = None) -> Iterator[Executor]:
     """Open a place to run tasks, by default one local process per core, or threads here for a small corpus."""
     workers, threads = cluster.workers, 1
     if workers is None and cluster.scheduler is None:
-        n_cores = usable_cores()
+        n_cores = cpu_count()
         # Processes would take longer to start than they save.
         here = corpus is not None and cluster.memory_limit is None and is_small(corpus)
         workers, threads = (0, n_cores) if here else (n_cores, 1)

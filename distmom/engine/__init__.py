@@ -1,5 +1,6 @@
 """Passes over shards: groups of shards and a fixed tree of sums, in one process or on any Dask cluster."""
 
+from dask.system import cpu_count
 from dask.utils import parse_bytes
 
 from distmom.engine.directory.events import (
@@ -62,6 +63,7 @@ __all__ = [
     "TallSum",
     "Tallies",
     "Term",
+    "cpu_count",
     "fingerprint",
     "is_small",
     "merge",

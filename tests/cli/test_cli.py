@@ -2,8 +2,11 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
+from disks import needs_mount
 from helpers import SUBJECTS, labelled_lines, scores
 
 from distmom.cli import shared
@@ -362,11 +365,31 @@ def test_an_error_that_is_the_cause_of_its_context_is_reported_once(monkeypatch,
 
 def test_a_small_corpus_is_fitted_in_this_process(run, tmp_path, place, monkeypatch):
     fit = ("fit", place / "corpus", "-k", "3", "--head", "linear")
-    monkeypatch.setattr(shared, "usable_cores", lambda: 2)
+    monkeypatch.setattr(shared, "cpu_count", lambda: 2)
     assert "fitting on 2 threads of this process" in run(*fit[:2], tmp_path / "m", *fit[2:])[2]
     monkeypatch.setattr(shards, "KEPT_BYTES", 10)
-    monkeypatch.setattr(shared, "usable_cores", lambda: 1)
+    monkeypatch.setattr(shared, "cpu_count", lambda: 1)
     assert "fitting on 1 threads of" in run(*fit[:2], tmp_path / "n", *fit[2:])[2]
+
+
+@needs_mount
+def test_a_quota_of_a_control_group_limits_the_cores(place):
+    """A container with one core on a host of many must not start a process for each of these."""
+    group = "/sys/fs/cgroup/cpu,cpuacct"
+    quota = f"mkdir {group} && cd {group} && echo 90000 > cpu.cfs_quota_us && echo 100000 > cpu.cfs_period_us"
+    opened = f"""
+from distmom.cli.options import Cluster
+from distmom.cli.shared import open_workers
+from distmom.corpus import open_corpus
+with open_workers(Cluster(), open_corpus({str(place / "corpus")!r})) as executor:
+    print(executor.n_threads)
+"""
+    apart = ["unshare", "--mount", "sh", "-c"]
+    mounted = "mount -t tmpfs none /sys/fs/cgroup"
+    if subprocess.run([*apart, mounted], check=False).returncode != 0:
+        pytest.skip("a tmpfs cannot be mounted here")
+    command = [*apart, f'{mounted} && {quota} && exec "$0" -c "$1"', sys.executable, opened]
+    assert subprocess.run(command, capture_output=True, check=True, text=True).stdout == "1\n"
 
 
 def test_the_demo_replaces_only_what_a_demo_has_written(run, tmp_path, monkeypatch):

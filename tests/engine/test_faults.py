@@ -25,6 +25,7 @@ from helpers import content
 from distmom.cli.main import main
 from distmom.engine import OnCluster, Pass, RunDirectory, SumSpec, open_engine, open_executor
 from distmom.engine.executors import watch
+from distmom.engine.executors.reduction import Reduction
 from distmom.engine.tasks import GroupTask, fold
 from distmom.errors import ClusterError
 
@@ -367,6 +368,41 @@ def test_data_wait_for_a_worker_that_is_paused(monkeypatch, caplog):
             ClusterError, match="received data for 1 s, as workers are paused until they have memory: tcp:"
         ):
             next(OnCluster(client).map(len, ["a"]))
+
+
+def test_a_paused_worker_on_which_tasks_wait_is_named(monkeypatch, caplog):
+    monkeypatch.setattr(watch, "PAUSED_S", 0.4)
+    with dask.config.set({"distributed.worker.memory.pause": False}), threads(n_workers=1) as (local, client):
+
+        async def set_status(status):
+            (worker,) = local.workers.values()
+            worker.status = status
+
+        local.sync(set_status, Status.paused)
+        wait_until(lambda: not local.scheduler.running)
+        threading.Timer(4.0, local.sync, [set_status, Status.running]).start()
+        assert reduced(OnCluster(client), [0.0] * 3) == 3
+    (first, *others) = [each.getMessage() for each in caplog.records if "are paused" in each.getMessage()]
+    assert first.startswith("pass: no worker has finished a task for ")
+    assert len(others) < 3
+
+
+def test_results_of_children_are_released_once_their_parent_has_its_own():
+    submitted = []
+
+    def submit(node, parts):
+        submitted.append((node.level, len(parts)))
+        return node
+
+    tree = Reduction(5, 4, submit)
+    tree.submit_leaves(5)
+    while tree.flying:
+        future, node = next(iter(tree.flying.items()))
+        del tree.flying[future]
+        tree.finished(node, future)
+    # The fifth leaf is the only child of its parent, and is its result.
+    assert submitted == [*[(0, 0)] * 5, (1, 4), (2, 2)]
+    assert [len(of_level) for of_level in tree.ready] == [0, 0, 1]
 
 
 def test_a_result_that_is_lost_with_the_data_of_its_task_is_made_again(monkeypatch):

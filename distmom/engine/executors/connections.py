@@ -173,8 +173,8 @@ def _local_cluster(n_workers: int, memory_limit: int | None) -> LocalCluster:
             security=Security.temporary(),
         )
     except (RuntimeError, CommClosedError) as error:
-        # A cluster that has not started may fail to close, too, as with Python 3.13.
-        failure = error.__context__ if isinstance(error, CommClosedError) and error.__context__ else error
+        # With Python 3.13, a cluster that has not started fails to close, too.
+        failure = error if isinstance(error, RuntimeError) else error.__context__ or error
         cause = failure.__cause__ or failure
         raise ClusterError(
             f"the worker processes did not start: {type(cause).__name__}: {cause}. In a script, the code that "

@@ -311,8 +311,8 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         """Return the mixing matrix and the kurtoses of the sources without their noise, whose covariance is known.
 
         With ``noise="gaussian"`` the directions of the columns of A are found without knowledge of the noise,
-        but not their lengths: a source with its noise has variance one, of which the noise takes the share ``(B
-        C B')_ii``, for the unmixing B and the covariance C of the noise.
+        but not their lengths: a source with its noise has variance one, of which the noise takes the share
+        ``(B C B')_ii``, for the unmixing B and the covariance C of the noise.
 
         Parameters
         ----------

@@ -110,7 +110,7 @@ class HiddenMarkov(FittedMarkov):
     )  # fmt: skip
     initial: str = parameter(
         "Distribution of the first state: from the first steps of sequences (first), or the stationary one of the "
-        f"transition matrix (stationary); auto uses first steps where there are at least "
+        "transition matrix (stationary); auto uses first steps where there are at least "
         f"{SEQUENCES_PER_STATE} sequences per state.", default="auto", choices=INITIAL,
     )  # fmt: skip
     features: str = parameter(

@@ -1,10 +1,10 @@
 """The choice of three leaves that show a hidden variable, from the moments of pairs of leaves.
 
-Leaves a and b in two branches of a hidden variable with k states have the cross covariance ``A_a (diag(w) - w
-w') A_b'`` of rank k - 1 at most. Its singular value number k - 1 after both leaves are whitened, a canonical
-correlation, measures how well the two distinguish the states. It depends neither on the units of columns nor on
-the basis of a leaf. The largest singular value that independent leaves have in as many rows is subtracted; an
-enumerated population has no such errors.
+Leaves a and b in two branches of a hidden variable with k states have the cross covariance
+``A_a (diag(w) - w w') A_b'`` of rank k - 1 at most. Its singular value number k - 1 after both leaves are
+whitened, a canonical correlation, measures how well the two distinguish the states. It depends neither on the
+units of columns nor on the basis of a leaf. The largest singular value that independent leaves have in as many
+rows is subtracted; an enumerated population has no such errors.
 """
 
 from __future__ import annotations

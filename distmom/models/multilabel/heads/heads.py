@@ -222,9 +222,8 @@ class SparseHead(QueriedHead):
 class GateHead(QueriedHead):
     """Classifiers of labels, fitted to the documents for which other heads rank the labels high.
 
-    A classifier that was fitted to few documents without its label is no good at ranking all labels, but it is
-    good at ranking those that other heads rank high. So the scores of a gate are factors of the sum of the
-    other heads.
+    A classifier that was fitted to few documents without its label ranks labels badly overall, but ranks well
+    those that other heads rank high. So the scores of a gate are factors of the sum of the other heads.
 
     Attributes
     ----------
