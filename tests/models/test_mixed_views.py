@@ -9,7 +9,7 @@ from helpers import WeightedRows, matched
 from mixed import SHAPES, effects, parameters, sampled_factors, sampled_shares
 from numpy.testing import assert_allclose
 
-from distmom.errors import NumericalError
+from distmom.errors import NumericalError, UsageError
 from distmom.models.multiview.decomposition import LEAST, MOST
 from distmom.models.multiview.estimator import MultiView
 from distmom.simulate.views import DirichletPopulation, FactorPopulation, Law, bernoulli
@@ -233,3 +233,20 @@ def test_shares_of_rows_that_are_far_from_all_components_sum_to_one():
     for distance in (1e3, 1e10, 1e20, 1e200):
         found = model.predict_proba(rows[:1] + distance * direction)
         assert_allclose(found.sum(axis=1), 1.0)
+
+
+def test_a_fitted_model_does_not_depend_on_parameters_for_another_fit():
+    rows, corpus = exact_shares()
+    shares = MultiView(3, widths=WIDTHS, alpha0=ALPHA.sum()).fit_corpus(corpus)
+    single = MultiView(3, widths=WIDTHS).fit_corpus(corpus)
+    factors = MultiView(3, widths=WIDTHS, prior="independent").fit_corpus(exact_factors()[2])
+    for model, other in (
+        (shares, {"alpha0": 0.0}),
+        (single, {"alpha0": 1.0}),
+        (factors, {"prior": "dirichlet"}),
+    ):
+        expected = model.transform(rows)
+        assert np.array_equal(model.set_params(**other).transform(rows), expected)
+    assert np.isfinite(single.score(rows))
+    with pytest.raises(UsageError, match="one component per row"):
+        shares.score(rows)

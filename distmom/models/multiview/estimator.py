@@ -230,7 +230,7 @@ class MultiView(FittedViews):
 
     def _check_mixed(self) -> None:
         """Refuse parameters that assume one component per row where rows have several; UsageError."""
-        if not self._mixed:
+        if not self._has_several:
             return
         given = "prior='independent'" if self.prior == "independent" else f"alpha0={self.alpha0}"
         if isinstance(self.alpha0, str) and self.n_components < 2:
@@ -252,8 +252,8 @@ class MultiView(FittedViews):
             )
 
     @property
-    def _mixed(self) -> bool:
-        """Whether a row has several components or factors."""
+    def _has_several(self) -> bool:
+        """Whether the parameters ask for several components or factors in a row."""
         return self.prior == "independent" or self.alpha0 != 0.0
 
     def _alpha0(self, run: Run, directory: str) -> Any:
@@ -330,7 +330,7 @@ class MultiView(FittedViews):
 
     def _takes_third(self, run: Run, whole: MultiViewMomentsPass) -> bool:
         """Return whether the whole third moment is added up, rather than contractions of it."""
-        if self._mixed:
+        if self._has_several:
             return True
         # The answer is stored under the pass, whose arrays only an execution has.
         sizes = replace(whole, averages=0, units=None if whole.units is None else 0)
@@ -338,7 +338,7 @@ class MultiView(FittedViews):
 
     def _n_em_iter(self) -> int:
         if self.n_em_iter is None:
-            return _N_EM_ITER if self.lift == 1 and not self._mixed else 0
+            return _N_EM_ITER if self.lift == 1 and not self._has_several else 0
         return self.n_em_iter
 
 
