@@ -105,6 +105,24 @@ def test_side_information_is_projected_or_whitened():
         GaussianSearch(3, side="x").fit(true.sample(100, 0).X)
 
 
+@pytest.mark.parametrize(
+    "method",
+    ["whitening", "cancellation", "cancellation-bisection", "cancellation-threshold", "cancellation-norm"],
+)
+def test_the_length_of_a_vector_does_not_matter(method):
+    true = gaussian_population(6, 3, scale=4.0)
+    model = GaussianSearch(3, method=method).fit(true.sample(2000, 0).X)
+    along = np.linalg.pinv(true.means - true.means.mean(axis=0))[:, 1]
+    plain = model.search(along)
+    for length in (1e-250, 1e-100, 1e100, 1e200, 1e300):
+        found = model.search(length * along)
+        assert_allclose(found.mean, plain.mean, atol=1e-8)
+        assert found.informative
+        assert (found.gap / length, found.noise / length, found.n_rows_needed) == pytest.approx(
+            (plain.gap, plain.noise, plain.n_rows_needed)
+        )
+
+
 def test_the_origin_of_the_rows_does_not_matter():
     true = gaussian_population(6, 3)
     for distance, tolerance in ((0.0, 1e-10), (1e4, 1e-6)):
@@ -329,7 +347,7 @@ def test_what_does_not_suit_is_refused():
         GaussianSearch(3, n_targets=2).fit(X, z)
     with pytest.raises(UsageError, match="n_targets: expected fewer than 6, as a row has 6 columns, got 6"):
         GaussianSearch(3, n_targets=6).fit_corpus(RowCorpus(X))
-    with pytest.raises(InputError, match="side: expected 500 rows as X has, got 499"):
+    with pytest.raises(InputError, match="y: expected 500 rows as X has, got 499"):
         GaussianSearch(3).fit(X, z[1:])
     with pytest.raises(InputError, match="NaN"):
         GaussianSearch(3).fit(np.where(X > 5.0, np.nan, X))

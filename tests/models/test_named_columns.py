@@ -232,6 +232,20 @@ def test_searches_have_the_names_of_a_table_and_refuse_other_columns(name, tmp_p
             other.search(rows=rows[[*NAMES[::-1], *rows.columns[6:]]], force=True)
 
 
+@pytest.mark.parametrize("model", [GaussianSearch(2), SubspaceSearch(2, dimension=1)])
+def test_a_vector_from_a_table_has_the_order_of_its_columns(table, model):
+    model.fit(table)
+    along = table.iloc[0]
+    with warnings.catch_warnings(action="error"):
+        found = model.search(along, force=True)
+        for plain in (along.to_numpy(), along.reset_index(drop=True)):
+            assert model.search(plain, force=True).gap == found.gap
+    with pytest.raises(UsageError, match="Feature names must be in the same order"):
+        model.search(along[::-1], force=True)
+    with pytest.raises(UsageError, match="Feature names unseen at fit time"):
+        model.search(along.rename({"age": "years"}), force=True)
+
+
 def test_side_information_has_the_names_of_its_table(table):
     side = pd.DataFrame({"rich": table["income"] > 2, "tall": table["height"] > 2}, dtype=float)
     model = GaussianSearch(2).fit(table, side)

@@ -86,6 +86,22 @@ def test_an_exact_population_gives_every_component_by_any_side_information(metho
         assert found.noise == 0.0
 
 
+def test_the_units_of_the_features_do_not_matter():
+    true = population(4, 2)
+    rows = true.sample(20_000, 0)
+    units, y, z = np.array([1e-30, 1e-3, 1e3, 1e30]), rows.responses, rows.components == 1
+    plain, scaled = (RegressionSearch(2).fit(X, y, z) for X in (rows.X, rows.X * units))
+    labelled = np.c_[rows.X, y][z][:100]
+    for given, others in (
+        ({"target": 0}, {"target": 0}),
+        ({"rows": labelled}, {"rows": labelled * [*units, 1.0]}),
+    ):
+        theirs, ours = plain.search(**given, force=True), scaled.search(**others, force=True)
+        assert_allclose(ours.coef * units, theirs.coef, atol=1e-8)
+        assert (ours.intercept, ours.variance) == pytest.approx((theirs.intercept, theirs.variance), abs=1e-8)
+        assert (ours.gap, ours.noise) == pytest.approx((theirs.gap, theirs.noise))
+
+
 def test_a_component_of_small_coefficients_is_found_by_whitened_rows_only():
     drawn = population(4, 2)
     coefs = np.array([[0.5, 0.1, 0.0, 0.0], [2.0, 0.5, 0.3, 0.0]])
@@ -271,6 +287,8 @@ def test_what_does_not_suit_is_refused():
     model = RegressionSearch(2).fit(X, y)
     with pytest.raises(UsageError, match="rows: expected 5 columns, got 4"):
         model.search(rows=X)
+    with pytest.raises(NumericalError, match="so large that its moments overflow: scale it"):
+        model.search(rows=np.full((1, 5), 1e200))
     with pytest.raises(UsageError, match="n_components: expected at most 4, the number of features, got 5"):
         RegressionSearch(5).fit(X, y)
     with pytest.raises(InputError, match="y: expected 2000 rows as X has, got 1999"):

@@ -255,6 +255,9 @@ def test_what_does_not_suit_is_refused():
         model.search(np.full(8, np.nan))
     with pytest.raises(NumericalError, match="carries fewer than 4 dimensions"):
         SubspaceSearch(2, dimension=2).fit(X[:, :1] * np.ones(8))
+    for given in ({"along": np.full(8, 1e200)}, {"rows": np.full((2, 8), 1e200)}):
+        with pytest.raises(NumericalError, match="so large that its moments overflow: scale it"):
+            model.search(**given)
     # It is as near to one subspace as to another.
     first, second = (v / true.preferences(v)[i] for i, v in enumerate(map(true.side_vector, (0, 1))))
     tie = first + second

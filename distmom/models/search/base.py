@@ -7,7 +7,7 @@ of the rows are added up and whitened once. A search then solves one small eigen
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -116,11 +116,15 @@ class RowSearch(SearchAttributes, SpectralEstimator):
 
     # Fit
 
-    def _in_memory(self, X: Any, *columns: Any) -> RowCorpus:
-        """Return features and further columns, of which the last are side information or None, as a corpus."""
+    def _in_memory(self, X: Any, **columns: Any) -> RowCorpus:
+        """Return features and further columns, of which the last are side information or None, as a corpus.
+
+        The columns are given by the names that they have in messages.
+        """
         features = checked_rows(X, "X")
         parts, further = [features], []
-        for name, column in zip(("y", "side")[-len(columns) :], columns, strict=True):
+        last = list(columns)[-1]
+        for name, column in columns.items():
             if column is None:
                 continue
             given = column if hasattr(column, "columns") else as_array(column, name)
@@ -128,10 +132,11 @@ class RowSearch(SearchAttributes, SpectralEstimator):
             if len(found) != len(features):
                 raise InputError(f"{name}: expected {len(features)} rows as X has, got {len(found)}")
             parts.append(found)
-            numbered = [f"{name}[{j}]" for j in range(found.shape[1])]
+            own = "side" if name == last else name
+            numbered = [f"{own}[{j}]" for j in range(found.shape[1])]
             further += column_names(column, name) or _series_name(column) or numbered
         corpus = corpus_of_rows(X, np.hstack(parts) if further else features, further=further)
-        corpus.settings[_N_TARGETS] = 0 if columns[-1] is None else parts[-1].shape[1]
+        corpus.settings[_N_TARGETS] = 0 if columns[last] is None else parts[-1].shape[1]
         return corpus
 
     def _sizes_of(self, corpus: Any) -> tuple[int, int]:
@@ -175,7 +180,8 @@ class RowSearch(SearchAttributes, SpectralEstimator):
             raise UsageError("search: specify one of along, rows and target")
         k = self.whitening_.shape[1]
         white = Whitening(self.whitening_, self.unwhitening_, np.ones(k), 0.0, k, 1.0)
-        with one_blas_thread():
+        # What overflows is refused, or has an infinite sampling error.
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             if target is not None:
                 column = self._column(target)
                 M, error = self.targets_[:, :, column], self.targets_error_[:, :, column]
@@ -184,7 +190,12 @@ class RowSearch(SearchAttributes, SpectralEstimator):
                 each = conditioned(white, each, self.side, labelled=along is None)
                 v = each.mean(axis=0)
                 M, error = self.slices_ @ v, self.slices_error_ @ v
-            found = SIDE_SEARCHES[self.method](white, (M + M.T) / 2.0, self.first_)
+            check_range_of(M, error)
+            # Searches by cancellation may square the entries.
+            _, exponent = np.frexp(np.abs(M).max())
+            scaled = np.ldexp(M, -exponent)
+            found = SIDE_SEARCHES[self.method](white, (scaled + scaled.T) / 2.0, self.first_)
+            found = replace(found, values=np.ldexp(found.values, exponent))
             # The spectral norm of a symmetric matrix.
             noise = float(np.abs(np.linalg.eigvalsh((error + error.T) / 2.0)).max())
             of_rows = 0.0 if rows is None else self._error_of_rows(each, M)
@@ -209,6 +220,7 @@ class RowSearch(SearchAttributes, SpectralEstimator):
 
     def _of_vector(self, along: Any) -> np.ndarray:
         """Return the coordinates of a vector of features."""
+        check_vector_names(self, along)
         found = as_array(along, "along")
         is_vector = found.dtype.kind in "iubf" and found.shape == (len(self.basis_),)
         if not (is_vector and np.isfinite(found).all()):
@@ -260,6 +272,19 @@ class RowSearch(SearchAttributes, SpectralEstimator):
         return [spectrum(caption, self.diagnostics_["spectrum"])]
 
 
+def check_vector_names(model: SpectralEstimator, along: Any) -> None:
+    """Raise a UsageError if a vector from a table has other names, or another order of them, than the fit."""
+    index = getattr(along, "index", None)
+    if hasattr(along, "to_frame") and index is not None and all(isinstance(name, str) for name in index):
+        check_column_names(model, along.to_frame().T)
+
+
+def check_range_of(*moments: np.ndarray) -> None:
+    """Refuse moments of side information that are not finite with a NumericalError."""
+    if not all(np.isfinite(moment).all() for moment in moments):
+        raise NumericalError("the side information is so large that its moments overflow: scale it")
+
+
 def judged(gap: float, noise: float, n_sampled: int, force: bool, of_rows: float = 0.0) -> dict[str, Any]:
     """Return the fields of a `FoundComponent` that compare a gap with its sampling error.
 
@@ -277,8 +302,10 @@ def judged(gap: float, noise: float, n_sampled: int, force: bool, of_rows: float
     NumericalError
         If the gap is not larger than both errors together and ``force`` is False.
     """
-    total, rest = float(np.hypot(noise, of_rows)), gap**2 - of_rows**2
-    needed = float(n_sampled * noise**2 / rest) if gap > 0.0 and rest > 0.0 else np.inf
+    total = float(np.hypot(noise, of_rows))
+    # Squares of the gap itself may overflow or underflow.
+    rest = 1.0 - (of_rows / gap) ** 2 if gap > of_rows else 0.0
+    needed = float(n_sampled * (noise / gap) ** 2 / rest) if rest > 0.0 else np.inf
     if not (force or gap > total):
         # A gap of rounding errors only would ask for more rows than there are anywhere.
         more = f", or about {needed:,.0f} rows in all" if needed <= _MAX_FACTOR * n_sampled else ""

@@ -21,8 +21,10 @@ from distmom.spectral.steps.basis import Basis, unknown_columns
 from distmom.spectral.steps.recovery import product
 from distmom.spectral.steps.row_basis import covariance_of, sketch_facts
 
-#: least eigenvalue of the covariance of the features, as a share of the largest
+#: least eigenvalue of the correlations of the features, as a share of the largest
 LEAST_SHARE = 1e-10
+#: least eigenvalue, or variance of a feature, as a share of the squared mean
+MEAN_SHARE = 1e-15
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Standardised:
     Attributes
     ----------
     root : ndarray of shape (d, d)
-        ``S^(-1/2)``.
+        R with ``R S R' = I``, for the covariance S.
     origin : StoredArray of shape (d + 1, 1)
         Mean of the features and, last, of the response.
     """
@@ -48,7 +50,7 @@ class RegressionBasis:
     Attributes
     ----------
     matrix : StoredColumns of shape (d, k)
-        ``S^(-1/2) Q``.
+        ``R'Q``, with R of `Standardised`, and Q the directions of the coefficients of standardised features.
     slopes : StoredArray of shape (k, 1)
         Slopes of the cubed response on the standardised features in the basis.
     origin : StoredArray of shape (d + 1, 1)
@@ -69,16 +71,24 @@ class RegressionBasis:
 def standardised(engine: Engine, scanned: PassResult) -> Standardised:
     """Return the map that standardises the features, from the second moment of features and response."""
     mean, covariance = covariance_of(scanned)
+    features, center = covariance[:-1, :-1], mean[:-1]
+    variances = np.diagonal(features)
+    # Features in units that differ have covariances whose small eigenvalues would be rounding errors.
+    varies = variances > MEAN_SHARE * np.square(center)
+    scale = np.where(varies, 1.0, 0.0) / np.sqrt(np.where(varies, variances, 1.0))
     with one_blas_thread():
-        values, vectors = np.linalg.eigh(covariance[:-1, :-1])
-    if not values[0] > LEAST_SHARE * max(float(values[-1]), 1e-5 * float(mean[:-1] @ mean[:-1])):
+        values, vectors = np.linalg.eigh(scale[:, None] * features * scale)
+    if not values[0] > max(
+        LEAST_SHARE * float(values[-1]), MEAN_SHARE * float(np.sum((scale * center) ** 2))
+    ):
         raise NumericalError(
-            "the features are linearly dependent, or far from the origin: the eigenvalues of their covariance are "
-            f"between {values[0]:.3g} and {values[-1]:.3g}, and their mean has norm "
-            f"{np.linalg.norm(mean[:-1]):.3g}; leave features out, or subtract the mean"
+            "the features are linearly dependent, or far from the origin: the eigenvalues of their correlations "
+            f"are between {values[0]:.3g} and {values[-1]:.3g}, and their mean has norm "
+            f"{np.linalg.norm(center):.3g}; leave features out, or subtract the mean"
         )
     with one_blas_thread():
-        return Standardised((vectors / np.sqrt(values)) @ vectors.T, engine.put(mean[:, None]))
+        root = (vectors / np.sqrt(values)) @ vectors.T * scale
+    return Standardised(root, engine.put(mean[:, None]))
 
 
 def column_scales(engine: Engine, tallies: Tallies) -> TallResult:
@@ -137,18 +147,18 @@ def _directions(scanned: PassResult, root: np.ndarray, k: int) -> tuple[np.ndarr
     scanned : PassResult
         Sums of `ResponsePairsPass`.
     root : ndarray of shape (r, r)
-        Inverse root of the covariance of the coordinates.
+        R with ``R S R' = I``, for the covariance S of the coordinates.
     k : int
     """
     sums, mass = scanned.sums, float(scanned.sums["mass"])
     with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-        moment = root @ (np.asarray(sums["xx"]) / mass) @ root
+        moment = root @ (np.asarray(sums["xx"]) / mass) @ root.T
         A = (moment + moment.T) / 4.0 - float(sums["squares"]) / mass / 2.0 * np.eye(len(moment))
         if not np.isfinite(A).all():
             raise NumericalError("the moments of the rows and responses overflow: scale the rows")
         white = whiten(A, k)
         sizes = np.sqrt(white.eigenvalues[:k])
-        matrix = root @ (white.W * sizes)
+        matrix = root.T @ (white.W * sizes)
     slopes = np.asarray(sums["cubes"]) / mass @ matrix
     return matrix, slopes[:, None], replace(white, W=np.diag(1.0 / sizes), B=np.diag(sizes))
 

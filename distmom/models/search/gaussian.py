@@ -133,7 +133,7 @@ class GaussianSearch(RowSearch):
             If the moments carry fewer components than requested, or the rows are so far from the origin or so
             large or small that moments are inexact.
         """
-        return self.fit_corpus(self._in_memory(X, y))
+        return self.fit_corpus(self._in_memory(X, y=y))
 
     def program(self, run: Run) -> SearchState:
         """Add up the moments by the passes of a run, in two halves, and return the state."""

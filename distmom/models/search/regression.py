@@ -18,8 +18,9 @@ intercepts and variances,
 for side information t that is independent of x and of the noise given the component. Q has the leading
 eigenvectors of the second matrix, and the coordinates of a component are ``Q'beta_i``. g is ``y^3`` minus a
 linear function of z, which only reduces the sampling error. Coefficients of x are
-``S^(-1/2) beta_i``. The inverse root of S is a matrix of all features, except for uncorrelated features, where it
-is diagonal; the range of the second matrix is then found from its products with few columns.
+``S^(-1/2) beta_i``. In place of ``S^(-1/2)``, any R with ``R S R' = I`` maps the features, and R' the
+coefficients. R is a matrix of all features, except for uncorrelated features, where it is diagonal; the range of
+the second matrix is then found from its products with few columns.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ class RegressionSearch(RowSearch):
         response = as_array(y, "y")
         if response.ndim == 0 or response.ndim > 2 or response[:1].size != 1:
             raise InputError(f"y: expected one response per row, got an array of shape {response.shape}")
-        return self.fit_corpus(self._in_memory(X, response.reshape(-1, 1), side))
+        return self.fit_corpus(self._in_memory(X, y=response.reshape(-1, 1), side=side))
 
     def program(self, run: Run) -> SearchState:
         """Add up the moments by the passes of a run, in two halves, and return the state."""

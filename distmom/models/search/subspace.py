@@ -27,7 +27,13 @@ from distmom.blas import one_blas_thread
 from distmom.engine import StoredColumns
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.search.component import SIDES
-from distmom.models.search.base import FoundComponent, checked_rows, judged
+from distmom.models.search.base import (
+    FoundComponent,
+    check_range_of,
+    check_vector_names,
+    checked_rows,
+    judged,
+)
 from distmom.models.search.state import loaded_halves
 from distmom.models.search.subspace_basis import SubspaceBasis, narrowed_basis, whole_basis
 from distmom.moments.rows.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
@@ -260,19 +266,24 @@ class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
             raise UsageError(f"search: expected {len(self.basis_)} features, got {X.shape[1]}")
         if rows is not None:
             check_column_names(self, rows)
+        else:
+            check_vector_names(self, along)
         m, unit = self.dimension, self._unit
         with one_blas_thread():
             eigenvalues, s = self.eigenvalues_ / unit, self.noise_variance_ / unit
             Y = (X if rows is None else X / np.sqrt(unit)) @ self.basis_
             if self.side == "whiten":
                 Y /= eigenvalues
-            S = Y.T @ Y / len(Y)
+            with np.errstate(over="ignore", invalid="ignore"):
+                S = Y.T @ Y / len(Y)
+            check_range_of(S)
             A, root = np.diag(eigenvalues), np.sqrt(eigenvalues)
             moment, error = (
                 contracted_fourth(packed / unit / unit, S) for packed in (self.fourth_, self.fourth_error_)
             )
             R = subspace_side(moment, A, S, s) / np.outer(root, root)
             error /= np.outer(root, root)
+            check_range_of(R, error)
             values, vectors = np.linalg.eigh((R + R.T) / 2.0)
             noise = float(np.abs(np.linalg.eigvalsh((error + error.T) / 2.0)).max())
             Z = root[:, None] * vectors[:, -m:]
