@@ -32,6 +32,21 @@ def test_units_and_origins_of_columns_do_not_matter(scale):
         assert_allclose(moved.kurtosis_, plain.kurtosis_, atol=1e-5)
 
 
+def test_units_do_not_matter_to_components_in_noise():
+    X = sample(5_000, 0)[0]
+    rng = np.random.default_rng(0)
+    rows = X @ rng.normal(size=(4, 6)) + 0.2 * rng.normal(size=(5_000, 6)) @ rng.normal(size=(6, 6))
+    units = np.array([1e-40, 1e-9, 1.0, 1e3, 1e9, 1e40])
+    plain = ICA(4, noise="gaussian").fit(rows)
+    # A column without variance has a unit, too.
+    for moved in (rows * units, np.c_[rows * units, np.full(5_000, 7.0)]):
+        model = ICA(4, noise="gaussian").fit(moved)
+        found, true = model.mixing_[:6] / units[:, None], plain.mixing_
+        assert_allclose(found * np.sign(found[0] * true[0]), true, atol=1e-5)
+        assert_allclose(model.kurtosis_, plain.kurtosis_, atol=1e-5)
+        assert_allclose(np.abs(model.transform(moved)), np.abs(plain.transform(rows)), atol=1e-4)
+
+
 def test_sources_and_rows_are_turned_into_each_other():
     X, _ = sample(3_000, 0)
     model = ICA(4).fit(X)

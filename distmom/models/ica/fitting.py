@@ -110,16 +110,32 @@ def sketched_projection(
 
 
 def full_projection(engine: Engine, scanned: PassResult, k: int) -> Projection:
-    """Project on all eigenvectors of the covariance above rounding, scaled to variance one."""
-    mean, values, vectors, trace = _eigenpairs(scanned)
+    """Project on all directions above rounding, scaled to variance one, whatever the units of the columns."""
+    mean, covariance = covariance_of(scanned)
+    scale, trace = _column_scales(mean, covariance), float(np.trace(covariance))
+    with one_blas_thread():
+        spectrum = np.linalg.eigvalsh(covariance)[::-1]
+        values, vectors = np.linalg.eigh(scale[:, None] * covariance * scale)
+    values, vectors = values[::-1], vectors[:, ::-1]
     rank = int(np.count_nonzero(values > LEAST_SHARE * values[0])) if trace > 0.0 else 0
-    _check(values, trace, k, rank, mean, values[max(0, min(rank, len(values)) - 1)])
-    scale = np.sqrt(values[:rank])
-    facts = {"spectrum": [float(x) for x in values[:N_SPECTRUM]], "explained": 1.0}
+    _check(values, trace, k, rank, mean * scale, values[max(0, min(rank, len(values)) - 1)])
+    sizes = np.sqrt(values[:rank])
+    facts = {"spectrum": [float(x) for x in spectrum[:N_SPECTRUM]], "explained": 1.0}
     return Projection(
-        StoredColumns((engine.put(np.ascontiguousarray(vectors[:, :rank] / scale)),)),
-        vectors[:, :rank] * scale, engine.put(mean[:, None]), np.zeros((rank, rank)), facts,
+        StoredColumns((engine.put(np.ascontiguousarray(scale[:, None] * (vectors[:, :rank] / sizes))),)),
+        vectors[:, :rank] * sizes / scale[:, None], engine.put(mean[:, None]), np.zeros((rank, rank)), facts,
     )  # fmt: skip
+
+
+def _column_scales(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Return factors (d,) that give all columns one variance, and leave the total variance as it is."""
+    variances = np.diagonal(covariance)
+    # The variances of other columns are rounding errors.
+    varies = variances > LEAST_SHARE * np.square(mean)
+    if not varies.any():
+        return np.ones(len(mean))
+    deviations = np.sqrt(np.where(varies, variances, variances[varies].max()))
+    return np.asarray(np.sqrt(variances[varies].mean()) / deviations)
 
 
 def contrast_basis(scanned: PassResult, basis: np.ndarray | None, k: int) -> tuple[np.ndarray, list[float]]:
