@@ -150,7 +150,7 @@ def masked(array):
         (distmom.ECA(2), (masked(ROWS), GROUPS), "X"),
         (distmom.ECA(2), (ROWS, masked(GROUPS)), "groups"),
         (distmom.GaussianSearch(2), (masked(ROWS),), "X"),
-        (distmom.GaussianSearch(2), (ROWS, masked(ROWS[:, 0])), "side"),
+        (distmom.GaussianSearch(2), (ROWS, masked(ROWS[:, 0])), "y"),
         (distmom.SubspaceSearch(2, dimension=1), (masked(ROWS),), "X"),
         (distmom.RegressionSearch(2), (ROWS, masked(ROWS[:, 0])), "y"),
         (distmom.ProductMixture(2), (masked(WORDS),), "X"),
