@@ -143,20 +143,23 @@ class ObjectPlace(JobPlace):
             raise UsageError(f"{self.name}: exists and is another job")
 
     def remove(self) -> None:
-        """Remove the record of a job that was not started."""
+        """Remove the records of a job that was not started."""
         self.storage.delete("job.json")
+        self.storage.delete(epochs.name_of(0))
 
     def records(self) -> Records:
         # Records of epochs are numbered without gaps, and stay.
         while (owner := self._read(epochs.name_of(self._epoch + 1))) is not None:
             self._epoch, self._owner = self._epoch + 1, owner
+        # Before the first epoch, the process that was started to begin it, which may be replaced by another one.
+        owner = self._owner if self._epoch else self._read(epochs.name_of(0))
         end = _parsed(End, END, self._read(epochs.name_of(self._epoch, ".end.json")))
         beat = _parsed(Beat, LEASE, self._read("lease.json")) if self._epoch else None
         if not self._epoch and end is None and self._read("job.json") is None:
             # Without its objects, a job would be queued for ever.
             raise UsageError(f"{self.name}: there is no such job")
         asked = end is not None and end.restarted and self.is_cancelled()
-        return Records(self._epoch, _parsed(Owner, EPOCH, self._owner), end, beat, asked)
+        return Records(self._epoch, _parsed(Owner, EPOCH, owner), end, beat, asked)
 
     def output(self, start: int) -> bytes:
         number, skipped = divmod(start, OUTPUT_BYTES)

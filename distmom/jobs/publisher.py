@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distmom.corpus.files.records import MAX_RECORD_BYTES, from_record
-from distmom.corpus.files.storage import ConflictError
+from distmom.corpus.files.storage import ConflictError, MissingError
 from distmom.engine.directory import epochs
 from distmom.engine.directory.epochs import LEASE, Beat
 from distmom.errors import StoreError, UsageError
@@ -60,6 +60,21 @@ class Publisher:
                 f"{self.run}: expected the directory of {self.place.name} with {known} epochs, got {here}: does "
                 "this host see the file system on which the job ran?"
             )
+
+    def publish_start(self) -> None:
+        """Copy the record of the process that was started last to begin the first epoch."""
+        storage, name = self.place.storage, epochs.name_of(0)
+        while True:
+            try:
+                tag = storage.read_tagged(name, MAX_RECORD_BYTES)[1]
+            except MissingError:
+                tag = None
+            try:
+                # Read after the tag, so that an earlier record never replaces a later one.
+                storage.write_if(name, (self.run / name).read_bytes(), tag)
+            except ConflictError:
+                continue
+            return
 
     def publish(self) -> None:
         """Copy new records; a UsageError if another directory of the job is published."""

@@ -143,7 +143,7 @@ def new_record(
     jobs, where = jobs_place(), Path(folder or ".").absolute()
     if url is None and isinstance(jobs, str):
         url = f"{jobs}/{name}"
-    if url is not None and not (url := place_of(url)).startswith("s3://"):
+    if url is not None and not ((url := place_of(url)).startswith("s3://") and urlsplit(url).path):
         raise UsageError(f"{url}: cannot hold a job: expected s3://BUCKET/PREFIX")
     if isinstance(jobs, str) or url is not None:
         run = where / (directory or f"{DIRECTORY}/{name}")

@@ -31,7 +31,7 @@ from distmom.engine.directory.epochs import End, Owner, put_once
 from distmom.engine.executors import watch
 from distmom.engine.executors.watch import Watch
 from distmom.errors import ClusterError, DistmomError, UsageError
-from distmom.jobs.publisher import publish_rest
+from distmom.jobs.publisher import Publisher, publish_rest
 from distmom.jobs.record import parse_record, read_record
 
 _R = TypeVar("_R")
@@ -133,7 +133,18 @@ def started(
     # A driver works without the record, if its directory was removed or its disk is full.
     with suppress(OSError):
         epochs.record_start(place, process.pid)
+    # The store may take its time, and the event loop of a scheduler must not wait for it.
+    threading.Thread(target=_announced, args=(place,), name="distmom-announcer", daemon=True).start()
     return process
+
+
+def _announced(place: Path) -> None:
+    """Publish which process was started as the driver, if the job is published; errors are logged."""
+    try:
+        if url := read_record(place).url:
+            Publisher(place, url).publish_start()
+    except (DistmomError, OSError) as error:
+        logger.warning("%s: the start of the driver was not published: %s", place, error)
 
 
 def check_place(run: str, record: str = "") -> None:

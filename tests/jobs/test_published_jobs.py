@@ -11,7 +11,7 @@ import pytest
 from clusters import cluster_of_processes, scheduler, wait_until
 from deployment import planted, same_models
 from stores import KEYS
-from test_jobs import COMMAND, SLOW
+from test_jobs import COMMAND, IDLE, SLOW
 
 from distmom.errors import StoreError, UsageError
 from distmom.jobs import open_job, submit
@@ -142,6 +142,24 @@ def test_a_published_job_whose_driver_was_killed_is_lost_and_resumed(site, s3):
     assert job.status()["resume"] == f"distmom jobs resume {site.jobs}/killed"
     assert job.resume().wait(120) == 0, "\n".join(job.logs())
     assert same_models(site.folder / "killed", site.folder / "local")
+
+
+def test_a_published_job_whose_driver_and_scheduler_were_killed_before_it_began_is_lost(site, s3, tmp_path):
+    (tmp_path / "idle.py").write_text(IDLE)
+    url, keys = f"{site.jobs}/idle", {**KEYS, "AWS_ENDPOINT_URL": s3.endpoint}
+    with scheduler(tmp_path, "--preload", str(tmp_path / "idle.py"), **keys) as (address, process):
+        fit = ["fit", str(site.folder / "corpus"), "m", *site.model]
+        job = submit(fit, scheduler=address, folder=tmp_path, url=url)
+        pid = wait_until(lambda: job.status().get("pid"))
+        assert job.status()["state"] == "queued"
+        process.kill()
+        process.wait()
+        os.kill(pid, signal.SIGKILL)
+    assert job.wait(30) == 5
+    status = job.status()
+    assert (status["state"], status["epoch"], status["pid"]) == ("lost", 0, pid)
+    assert job.resume(site.address).wait(120) == 0, "\n".join(job.logs())
+    assert same_models(tmp_path / "m", site.folder / "local")
 
 
 def test_a_job_whose_end_was_not_published_is_found_done_by_its_driver(site, s3):

@@ -146,6 +146,37 @@ def test_a_publisher_that_was_late_takes_nothing_back(s3, bucket, tmp_path):
     assert json.loads(s3.get(bucket, "job/lease.json"))["count"] == 2
 
 
+def test_a_driver_that_never_begins_is_lost_and_may_be_replaced(s3, bucket, tmp_path, monkeypatch):
+    job, run = published(bucket, tmp_path)
+
+    def start(pid):
+        owner = replace(Owner.this(), host="elsewhere", boot="other", pid=pid)
+        (run / "epochs").mkdir(exist_ok=True)
+        epochs.file_of(run, 0).write_bytes(EPOCH.dump(asdict(owner)))
+
+    monkeypatch.setattr(epochs, "START_S", 0.5)
+    start(1001)
+    Publisher(run, job.record.url).publish_start()
+    status = job.status(0.01)
+    assert (status["state"], status["host"], status["pid"], status["epoch"]) == ("lost", "elsewhere", 1001, 0)
+    # The record of another one that was started meanwhile is not replaced by that of the first.
+    late, read = Publisher(run, job.record.url), ObjectStorage.read_tagged
+
+    def overtaken(self, key, limit=None):
+        found = read(self, key, limit)
+        monkeypatch.setattr(ObjectStorage, "read_tagged", read)
+        start(1002)
+        Publisher(run, job.record.url).publish_start()
+        return found
+
+    monkeypatch.setattr(ObjectStorage, "read_tagged", overtaken)
+    late.publish_start()
+    assert job.place.records().owner.pid == 1002
+    begun(run, 1)
+    Publisher(run, job.record.url).publish()
+    assert job.place.records().epoch == 1
+
+
 def test_a_driver_whose_beat_stands_still_is_lost(s3, bucket, tmp_path):
     job, run = published(bucket, tmp_path)
     begun(run, 1)
@@ -263,7 +294,8 @@ def test_certificates_are_not_stored_where_other_machines_read_the_record(tmp_pa
 
 
 def test_places_that_cannot_hold_a_job_are_refused():
-    with pytest.raises(UsageError, match="cannot hold a job"):
-        submit(["fit", "c", "m"], scheduler=NOWHERE, url="https://host/jobs")
+    for url in ("https://host/jobs", "s3://bucket", "s3://bucket/"):
+        with pytest.raises(UsageError, match=r"cannot hold a job: expected s3://BUCKET/PREFIX"):
+            submit(["fit", "c", "m"], scheduler=NOWHERE, url=url)
     with pytest.raises(UsageError, match="without user, query or fragment"):
         submit(["fit", "c", "m"], scheduler=NOWHERE, url="s3://me:secret@bucket/jobs")
