@@ -1,4 +1,7 @@
-"""Shared code of the workflows: fits of models, measuring time and memory, and tables of results."""
+"""Shared code of the workflows: fits of models, measuring time and memory, and tables of results.
+
+Scripts that import this module report Ctrl-C by one line, and end with exit code 130.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import math
 import os
 import platform
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -116,6 +120,22 @@ SAMPLE_INTERVAL_S = 0.1
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
+
+
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Report an error that ends a script: an interruption without its traceback, others as Python does."""
+    cause: BaseException | None = error
+    # A compiled kernel turns an interruption into a SystemError.
+    while isinstance(cause, SystemError):
+        cause = cause.__cause__
+    if isinstance(cause, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(130)
+    sys.__excepthook__(kind, error, trace)
+
+
+# The scripts have no other code in common that is run before their ends.
+sys.excepthook = _report
 
 
 class Spread(NamedTuple):

@@ -139,7 +139,11 @@ class Disturbed:
         started, line = time.monotonic(), [str(each) for each in arguments]
         with self.log.open("a") as out, redirect_stdout(out), redirect_stderr(out):
             out.write(f"$ distmom {' '.join(line)}\n")
-            if (code := distmom(line)) != 0:
+            code = distmom(line)
+            if code == 130:
+                # The command has turned Ctrl-C, which is meant for this script, into its exit code.
+                raise KeyboardInterrupt
+            if code != 0:
                 raise WrongError(f"exit code {code} of an undisturbed {arguments[0]}")
         return time.monotonic() - started
 
@@ -394,6 +398,13 @@ def table(legs: list[Leg]) -> str:
     return "\n".join(lines)
 
 
+def _remove_temporary(place: Path, given: Path | None) -> None:
+    """Remove the directory of the legs if this script has made it, and no leg is kept."""
+    if given is None:
+        with suppress(OSError):
+            place.rmdir()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -414,7 +425,12 @@ def main() -> int:
     ends = time.monotonic() + 60.0 * options.minutes
     number = options.leg or 0
     while not legs or (options.leg is None and time.monotonic() < ends):
-        leg = carried_out(place / f"leg-{number}", options.seed, number, faults)
+        try:
+            leg = carried_out(place / f"leg-{number}", options.seed, number, faults)
+        except KeyboardInterrupt:
+            shutil.rmtree(place / f"leg-{number}", ignore_errors=True)
+            _remove_temporary(place, options.place)
+            raise
         legs.append(leg)
         print(
             f"leg {number}: {leg.fault}: {leg.outcome} ({leg.seconds:.0f} s) {'; '.join(leg.notes)}",
@@ -439,6 +455,7 @@ def main() -> int:
         print(
             f"to repeat: python workflows/soak.py --seed {options.seed} --leg {leg.number}; kept in {place}"
         )
+    _remove_temporary(place, options.place)
     return 1 if bad else 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -37,8 +37,12 @@ def tmpfs(place: Path, size: int) -> Iterator[None]:
 
 def may_mount(place: Path) -> bool:
     """Whether this user may mount a tmpfs."""
+    mounted = place / "mounted"
     try:
-        with tmpfs(place / "mounted", 1 << 20):
+        with tmpfs(mounted, 1 << 20):
             return True
     except (OSError, subprocess.CalledProcessError):
         return False
+    finally:
+        with suppress(OSError):
+            mounted.rmdir()
