@@ -42,9 +42,19 @@ if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then
 fi
 certificates=$PWD/.distmom-$job
 address=$certificates/scheduler.json
+# A worker must not have more than SLURM allows its task, as it would be killed instead of spilling to disk.
+limit=4096
+if [ "${SLURM_MEM_PER_CPU:-0}" -gt 0 ]; then
+    allowed=$((SLURM_MEM_PER_CPU * ${SLURM_CPUS_PER_TASK:-1}))
+elif [ "${SLURM_MEM_PER_NODE:-0}" -gt 0 ]; then
+    allowed=$((SLURM_MEM_PER_NODE / ${SLURM_NTASKS_PER_NODE:-1}))
+else
+    allowed=$limit
+fi
+memory=${MEMORY:-$((allowed < limit ? allowed : limit))MiB}
 tls=(--tls-ca-file "$certificates/ca.pem" --tls-cert "$certificates/cert.pem" --tls-key "$certificates/key.pem")
 workers=(srun --overlap dask worker --scheduler-file "$address" "${tls[@]}" --nworkers 1 --nthreads 1
-    --memory-limit "${MEMORY:-4GiB}" --death-timeout 120)
+    --memory-limit "$memory" --death-timeout 120)
 
 code=0
 child=''
