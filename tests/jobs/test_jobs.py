@@ -428,7 +428,7 @@ def test_a_scheduler_that_refuses_calls_has_drivers_beside_its_workers(place, tm
         ):
             found.cancel(now=True)
         assert found.status()["state"] == "cancelled"
-        assert found.resume().wait(60) == 0, "\n".join(found.logs())
+        assert found.resume().wait(120) == 0, "\n".join(found.logs())
     assert content(tmp_path / "m") == content(place / "local")
 
 
