@@ -251,3 +251,25 @@ def test_slices_without_energy_are_diagonal_already():
     assert shares == []
     np.testing.assert_array_equal(V, np.eye(3))
     assert joint_diagonalise(np.random.default_rng(0).standard_normal((9, 9, 1)), max_sweeps=1)[2] is False
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("scale", [2.0**-900, 2.0**-600, 2.0**600, 2.0**900])
+def test_the_scale_of_a_tensor_multiplies_only_the_eigenvalues(method, scale):
+    """Also where squares of entries overflow or vanish."""
+    T = orthogonal_tensor(4)[0]
+    one, other = decompose(T, method), decompose(T * scale, method)
+    np.testing.assert_allclose(other.eigenvalues / scale, one.eigenvalues, rtol=1e-13)
+    np.testing.assert_allclose(other.eigenvectors, one.eigenvectors, atol=1e-13)
+    assert other.residual == pytest.approx(one.residual, abs=1e-13)
+    with pytest.raises(UsageError, match="not symmetric"):
+        decompose(T * scale + np.eye(4) * scale, method)
+
+
+@pytest.mark.parametrize("scale", [2.0**-900, 2.0**-600, 2.0**600, 2.0**900])
+def test_the_scale_of_slices_multiplies_only_the_eigenvalues(scale):
+    T, H = orthogonal_tensor(4)[0], slice_directions(4)
+    one, other = decompose_slices(T @ H, H), decompose_slices(T @ H * scale, H)
+    np.testing.assert_allclose(other.eigenvalues / scale, one.eigenvalues, rtol=1e-13)
+    np.testing.assert_allclose(other.eigenvectors, one.eigenvectors, atol=1e-13)
+    assert frobenius(T * scale) == pytest.approx(frobenius(T) * scale, rel=1e-14)

@@ -95,3 +95,18 @@ def test_shapes_and_values_are_checked():
         symmetrise(np.where(np.arange(8).reshape(2, 2, 2) == 3, np.nan, 1.0))
     with pytest.raises(UsageError, match=r"matrices of shapes \(2, 1\), \(3, 1\), \(2, 1\)"):
         multilinear(np.zeros((2, 2, 2)), np.zeros((2, 1)), np.zeros((3, 1)), np.zeros((2, 1)))
+
+
+@pytest.mark.parametrize("scale", [2.0**-900, 2.0**600, 2.0**900])
+def test_bounds_of_the_operator_norm_scale_with_the_tensor(scale, rng):
+    E = symmetrise(rng.standard_normal((4, 4, 4)))
+    lower, upper = operator_norm_bounds(E)
+    assert operator_norm_bounds(E * scale) == (
+        pytest.approx(lower * scale, rel=1e-12),
+        pytest.approx(upper * scale, rel=1e-12),
+    )
+
+
+def test_bounds_of_the_operator_norm_need_a_start():
+    with pytest.raises(UsageError, match="n_starts: expected at least 1, got 0"):
+        operator_norm_bounds(np.ones((2, 2, 2)), n_starts=0)

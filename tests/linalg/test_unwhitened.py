@@ -94,6 +94,15 @@ def test_moments_that_do_not_match_or_lack_components_are_refused(find):
         find(M2, M3, 5)
 
 
-def test_third_moments_of_zero_are_refused():
-    with pytest.raises(NumericalError, match="0 of 2 components with positive skewness"):
-        skewness_components(np.eye(2), np.zeros((2, 2, 2)), 2)
+def test_third_moments_with_fewer_components_are_refused():
+    with pytest.raises(NumericalError, match="1 of 2 components with positive skewness"):
+        skewness_components(np.eye(2), compose([1.0], np.eye(2)[:, :1]), 2)
+
+
+@pytest.mark.parametrize("find", METHODS)
+def test_moments_that_are_not_finite_or_zero_are_refused(find):
+    _, _, M2, M3 = moments(5, 3)
+    with pytest.raises(NumericalError, match=r"second moment of shape .* not finite"):
+        find(np.where(M2 > 0.0, np.nan, M2), M3, 3)
+    with pytest.raises(NumericalError, match="third moment"):
+        find(M2, 0.0 * M3, 3)

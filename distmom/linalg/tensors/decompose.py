@@ -27,6 +27,7 @@ from distmom.linalg.tensors.tensor import (
     cubic_form,
     frobenius,
     multilinear,
+    near_one,
 )
 from distmom.linalg.tensors.weights import polar
 
@@ -117,14 +118,14 @@ def decompose(
         if name != _METHODS[method].vectors:
             raise UsageError(f"{name}: expected method {' or '.join(methods_taking(name))}, got {method!r}")
     with one_blas_thread():
-        cube = as_symmetric(T)
+        cube, scale = near_one(as_symmetric(T))
         norm = frobenius(cube)
         if norm == 0.0:
             raise NumericalError(f"the tensor of shape {cube.shape} is zero: there is nothing to decompose")
         checked = {name: _CHECKS[name](of, len(cube)) for name, of in given.items()}
         # Iterations run at norm 1, where no product of three entries can overflow or vanish.
         found = _METHODS[method].run(cube / norm, np.random.default_rng(random_state), settings | checked)
-        return _describe(cube, norm, found, method)
+        return _describe(cube, scale, norm, found, method)
 
 
 def _settings(method: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,8 +146,8 @@ def _settings(method: str, defaults: Mapping[str, Any], options: Mapping[str, An
     return {**defaults, **options}
 
 
-def _describe(cube: Array, norm: float, found: Found, method: str) -> Decomposition:
-    """Fix signs and order, and measure the fit against the original tensor."""
+def _describe(cube: Array, scale: float, norm: float, found: Found, method: str) -> Decomposition:
+    """Fix signs and order, and measure the fit against the tensor, which is the original one over a scale."""
     values = cubic_form(cube, found.vectors) if found.values is None else found.values * norm
     values, V, n_flipped = ordered(values, found.vectors)
     rotated = multilinear(cube, V, V, V)
@@ -155,7 +156,7 @@ def _describe(cube: Array, norm: float, found: Found, method: str) -> Decomposit
     rotated[index, index, index] = 0.0
     residual = frobenius(cube - compose(values, V)) / norm
     share = float(np.vdot(rotated, rotated)) / energy if energy > 0.0 else 0.0
-    return described(replace(found, vectors=V), values, n_flipped, residual, share, method)
+    return described(replace(found, vectors=V), values * scale, n_flipped, residual, share, method)
 
 
 def _joint(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> Found:

@@ -11,7 +11,7 @@ from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.tensors.decomposition import Decomposition, Found, described, measures, ordered
 from distmom.linalg.tensors.jacobi import joint_diagonalise, orthonormal_directions
-from distmom.linalg.tensors.tensor import frobenius
+from distmom.linalg.tensors.tensor import frobenius, near_one
 from distmom.linalg.tensors.weights import polar
 
 Array = NDArray[np.float64]
@@ -70,6 +70,7 @@ def decompose_slices(matrices: ArrayLike, directions: ArrayLike, *, max_sweeps: 
     """
     with one_blas_thread():
         symmetric, H = _checked_slices(matrices, directions)
+        symmetric, scale = near_one(symmetric)
         norm = frobenius(symmetric)
         if norm == 0.0:
             raise NumericalError(
@@ -91,7 +92,7 @@ def decompose_slices(matrices: ArrayLike, directions: ArrayLike, *, max_sweeps: 
         found = Found(V, values, [("sweep", share) for share in shares], converged)
         residual = math.sqrt(rest) / norm
         # With orthonormal vectors and least-squares values, the residual is exactly the off-diagonal part.
-        return described(found, values, n_flipped, residual, residual**2, "joint")
+        return described(found, values * scale, n_flipped, residual, residual**2, "joint")
 
 
 def power_step(vectors: Array, contracted: Array) -> tuple[Array, Array, dict[str, float]]:

@@ -7,6 +7,8 @@ contractions with vectors.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -18,6 +20,28 @@ Array = NDArray[np.float64]
 _ASYMMETRY_LIMIT = 1e-6
 #: entries of a tensor that are contracted at a time
 _PIECE_ENTRIES = 1 << 17
+#: sums of squares between these have all their digits
+_SMALL, _LARGE = 1e-280, 1e300
+
+
+def near_one(T: Array) -> tuple[Array, float]:
+    """Scale a tensor of extreme magnitude by a power of two, so that no product of entries overflows or vanishes.
+
+    Parameters
+    ----------
+    T : ndarray of any shape
+
+    Returns
+    -------
+    scaled : ndarray
+        ``T / scale``, without rounding; T itself if its largest magnitude is between 1e-60 and 1e60.
+    scale : float
+    """
+    largest = float(np.abs(T).max(initial=0.0))
+    if largest == 0.0 or 1e-60 < largest < 1e60:
+        return T, 1.0
+    scale = math.ldexp(1.0, math.frexp(largest)[1] - 1)
+    return T / scale, scale
 
 
 def as_cube(T: ArrayLike) -> Array:
@@ -260,7 +284,12 @@ def frobenius(T: Array) -> float:
     -------
     float
     """
-    return float(np.sqrt(np.vdot(T, T)))
+    square = float(np.vdot(T, T))
+    if _SMALL < square < _LARGE:
+        return float(np.sqrt(square))
+    # Squares may have overflowed or vanished.
+    largest = float(np.abs(T).max(initial=0.0))
+    return largest * float(np.linalg.norm(T / largest)) if 0.0 < largest < np.inf else largest
 
 
 def operator_norm_bounds(
@@ -289,11 +318,13 @@ def operator_norm_bounds(
     Raises
     ------
     UsageError
-        If E is not a symmetric tensor of shape (k, k, k).
+        If E is not a symmetric tensor of shape (k, k, k), or ``n_starts`` is below 1.
     NumericalError
         If an entry is not finite.
     """
-    cube = as_symmetric(E)
+    if n_starts < 1:
+        raise UsageError(f"n_starts: expected at least 1, got {n_starts}")
+    cube, scale = near_one(as_symmetric(E))
     k = cube.shape[0]
     upper = float(np.linalg.norm(cube.reshape(k, k * k), 2))
     if upper == 0.0:
@@ -310,4 +341,4 @@ def operator_norm_bounds(
         before, values = values, cubic_form(cube, U)
         if (values <= before * (1.0 + 1e-12)).all():
             break
-    return min(float(values.max()), upper), upper
+    return min(float(values.max()), upper) * scale, upper * scale

@@ -17,6 +17,9 @@ from distmom.linalg.tensors.tensor import as_symmetric, compose, contract_one, c
 
 Array = NDArray[np.float64]
 
+#: share of the largest skewness up to which others are rounding errors
+_ROUNDING = 1e-10
+
 
 def pencil_components(
     M2: Array, M3: Array, k: int, *, n_draws: int = 8, random_state: int = 0
@@ -46,7 +49,7 @@ def pencil_components(
     UsageError
         If shapes do not match.
     NumericalError
-        If the second moment has a rank below k.
+        If a moment has entries that are not finite, the second one has a rank below k, or the third one is zero.
     """
     M2, M3 = _checked(M2, M3, k)
     rng = np.random.default_rng(random_state)
@@ -96,7 +99,7 @@ def schur_components(
     UsageError
         If shapes do not match.
     NumericalError
-        If the second moment has a rank below k.
+        If a moment has entries that are not finite, the second one has a rank below k, or the third one is zero.
     """
     M2, M3 = _checked(M2, M3, k)
     rng = np.random.default_rng(random_state)
@@ -159,7 +162,8 @@ def skewness_components(
     UsageError
         If shapes do not match.
     NumericalError
-        If the second moment has a rank below k, or the third one has fewer than k components.
+        If a moment has entries that are not finite, the second one has a rank below k, or the third one has fewer
+        than k components.
     """
     M2, M3 = _checked(M2, M3, k)
     rng = np.random.default_rng(random_state)
@@ -173,7 +177,8 @@ def skewness_components(
         u = climbed[:, [int(skewness.argmax())]]
         u = _climb(M2, inverse, M3, u, n_iter)
         largest = float(u[:, 0] @ contract_two(M3, u[:, 0]))
-        if not largest > 0.0:
+        # What rounding leaves of subtracted components would lead to one of them again.
+        if not largest > 0.0 or skewness.max() <= _ROUNDING * np.max(weights[:i] ** -0.5, initial=0.0):
             raise NumericalError(f"the third moment has {i} of {k} components with positive skewness")
         weights[i] = largest**-2.0
         components[:, i] = M2 @ u[:, 0] * largest
@@ -214,9 +219,13 @@ def _range(M2: Array, k: int) -> tuple[Array, Array]:
 
 def _checked(M2: Array, M3: Array, k: int) -> tuple[Array, Array]:
     M2, M3 = np.asarray(M2, np.float64), as_symmetric(M3)
+    if not np.isfinite(M2).all():
+        raise NumericalError(f"the second moment of shape {M2.shape} has entries that are not finite")
     if M2.shape != M3.shape[:2] or not 1 <= k <= len(M2):
         raise UsageError(
             f"expected moments of shapes (d, d) and (d, d, d), and k of at most d, got {M2.shape}, {M3.shape} and "
             f"{k}"
         )
+    if not M3.any():
+        raise NumericalError(f"the third moment of shape {M3.shape} is zero")
     return (M2 + M2.T) / 2.0, M3
