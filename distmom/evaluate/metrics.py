@@ -162,11 +162,15 @@ class RankingSums:
         Raises
         ------
         UsageError
-            If shapes do not match, lists are shorter than the largest depth, or a label is outside the truth.
+            If shapes do not match, lists are shorter than the largest depth, or a label is not a whole number,
+            repeated or outside the truth.
         NumericalError
             If a score is NaN.
         """
-        lists = np.ascontiguousarray(indices, dtype=np.int64)
+        given = np.asarray(indices)
+        if given.size and given.dtype.kind not in "iu":
+            raise UsageError(f"indices: expected whole numbers, got an array of type {given.dtype}")
+        lists = np.ascontiguousarray(given, dtype=np.int64)
         labels = _as_truth(truth)
         n, n_labels = labels.shape
         if lists.ndim != 2 or lists.shape[0] != n:
@@ -182,6 +186,9 @@ class RankingSums:
             raise UsageError(
                 f"indices: expected labels from -1 to {n_labels - 1}, got {int(lists.min())} to {int(lists.max())}"
             )
+        ordered = np.sort(lists, axis=1)
+        if ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any():
+            raise UsageError("indices: expected labels without repetition, got one twice in a list")
         if scores is None:
             # Decreasing scores, so that no labels are tied.
             values = np.broadcast_to(-np.arange(lists.shape[1], dtype=np.float64), lists.shape)

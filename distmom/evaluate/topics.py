@@ -12,6 +12,7 @@ the mean over pairs of words i < j of
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,8 @@ def evaluate_topics(
     -------
     dict of str to float
         ``perplexity``, ``log_likelihood`` per token, ``NPMI``, ``UMass``, ``negative_NPMI`` (share of topics with
-        negative NPMI), ``diversity``, ``n_documents``, ``n_tokens`` (number of predicted tokens).
+        negative NPMI), ``diversity``, ``n_documents``, ``n_tokens`` (number of predicted tokens). Coherence is
+        NaN with fewer than two top words.
 
     Raises
     ------
@@ -92,7 +94,7 @@ def evaluate_topics(
         "log_likelihood": completion.log_likelihood,
         "NPMI": float(npmi.mean()),
         "UMass": float(umass.mean()),
-        "negative_NPMI": float((npmi < 0.0).mean()),
+        "negative_NPMI": float((npmi < 0.0).mean()) if top.shape[1] > 1 else math.nan,
         "diversity": diversity(top),
         "n_documents": completion.n_documents,
         "n_tokens": completion.n_tokens,
@@ -147,7 +149,11 @@ def coherence_of_counts(
     Returns
     -------
     npmi, umass : ndarray of shape (k,)
+        NaN with fewer than two top words, which are no pair.
     """
+    if top.shape[1] < 2:
+        undefined = np.full(len(top), np.nan)
+        return undefined, undefined
     first, second = np.triu_indices(top.shape[1], 1)
     i, j = top[:, first], top[:, second]
     n_i, n_j, n_ij = together[i, i], together[j, j], together[i, j]

@@ -239,6 +239,8 @@ ONE = np.array([[1, 0]])
         (lambda: RankingSums.zero().add_lists([[0]], ONE), UsageError, "width 1 are too short for depth 5"),
         (lambda: RankingSums.zero((1,)).add_lists([[2]], ONE), UsageError, "labels from -1 to 1, got 2 to 2"),
         (lambda: RankingSums.zero((1,)).add_lists([[0], [1]], ONE), UsageError, "do not match a truth"),
+        (lambda: RankingSums.zero((1,)).add_lists([[0.5]], ONE), UsageError, "whole numbers, got .* float64"),
+        (lambda: RankingSums.zero((2,)).add_lists([[1, 1]], ONE), UsageError, "without repetition"),
         (lambda: RankingSums.zero((1,)).add_lists([[0]], ONE, scores=[0.0]), UsageError, "scores of shape"),
         (lambda: RankingSums.zero((1,)).add_lists([[0]], ONE, scores=[[np.nan]]), NumericalError, "NaN"),
         (lambda: RankingSums.zero().add_scores([[np.nan, 1.0]], ONE), NumericalError, "NaN"),

@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -63,3 +65,11 @@ def test_planted_topics_predict_better_than_the_unigram_distribution_and_words_m
     assert other["perplexity"] == pytest.approx(metrics["perplexity"], rel=0.1)
     mixture = evaluate_topics(SingleTopic(4).fit(train), MemoryCorpus(test))
     assert metrics["perplexity"] < mixture["perplexity"] < unigram
+
+
+@pytest.mark.parametrize("n_top", [0, 1])
+def test_coherence_without_a_pair_of_words_is_not_defined(n_top):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        npmi, umass = coherence_of_counts(np.eye(2), 2.0, np.array([[0], [1]])[:, :n_top])
+    np.testing.assert_array_equal([npmi, umass], np.full((2, 2), np.nan))
