@@ -275,6 +275,8 @@ class RegressionPopulation(Mixture):
                 f"features: expected a mean of shape {(d,)} and a root of shape {(d, d)}, got {self.mean.shape} "
                 f"and {self.root.shape}"
             )
+        if not (np.isfinite(self.mean).all() and np.isfinite(self.root).all()):
+            raise UsageError("features: expected a mean and a root of finite numbers")
 
     def sample(self, n_rows: int, seed: int | np.random.Generator = 0) -> Rows:
         """Draw rows with responses."""
@@ -341,8 +343,8 @@ class SubspacePopulation(Mixture):
             raise UsageError(f"bases: expected orthonormal columns, got an array of shape {self.bases.shape}")
         self.weights = checked_weights(weights, len(self.bases))
         self.variance = float(variance)
-        if not self.variance >= 0.0:
-            raise UsageError(f"variance: expected a number of at least 0, got {variance}")
+        if not 0.0 <= self.variance < np.inf:
+            raise UsageError(f"variance: expected a finite number of at least 0, got {variance}")
 
     def sample(self, n_rows: int, seed: int | np.random.Generator = 0) -> Rows:
         """Draw rows."""
@@ -404,7 +406,7 @@ def draw_labels(
     if not 0.0 <= wrong < share <= 1.0:
         raise UsageError(f"labels: expected 0 <= wrong < share <= 1, got wrong={wrong} and share={share}")
     rng = np.random.default_rng(seed)
-    return np.asarray(rng.random(len(components)) < np.where(components == target, share, wrong))
+    return np.asarray(rng.random(len(components)) < np.where(np.asarray(components) == target, share, wrong))
 
 
 def _normal_grid(n_nodes: int, d: int) -> tuple[np.ndarray, np.ndarray]:

@@ -40,8 +40,8 @@ class TopicPopulation:
         self.topics: np.ndarray = np.asarray(topics, np.float64)
         if self.topics.ndim != 2 or self.alpha.shape != self.topics.shape[1:]:
             raise UsageError(f"alpha has shape {self.alpha.shape}, but topics has shape {self.topics.shape}")
-        if not (self.alpha > 0.0).all():
-            raise UsageError(f"alpha: expected positive numbers, got {self.alpha.min()}")
+        if not self.alpha.size or not ((self.alpha > 0.0) & np.isfinite(self.alpha)).all():
+            raise UsageError(f"alpha: expected positive finite numbers, got {self.alpha.tolist()}")
         self.topics = _distributions(self.topics)
 
     @property
@@ -162,7 +162,10 @@ class CorrelatedTopicPopulation:
         shares : ndarray of shape (n_documents, k)
         """
         rng = np.random.default_rng(seed)
-        amounts = np.exp(rng.standard_normal((n_documents, len(self.mixing))) @ self.mixing.T)
+        logs = rng.standard_normal((n_documents, len(self.mixing))) @ self.mixing.T
+        largest = logs.max(axis=1, keepdims=True)
+        # Shares do not depend on what is subtracted from all logarithms, so that no sum overflows or vanishes.
+        amounts = np.exp(logs - (largest - np.clip(largest, -600.0, 600.0)))
         shares = amounts / amounts.sum(axis=1, keepdims=True)
         return csr_array(rng.multinomial(lengths, shares @ self.topics.T)), shares
 

@@ -236,7 +236,7 @@ class MixedViewPopulation:
     ------
     UsageError
         If shapes do not match, a kind is unknown, the weights are not a distribution, a mean of bits is not
-        between 0 and 1, or a mean of counts is negative.
+        between 0 and 1, or a mean of counts or the variance is negative.
     """
 
     means: np.ndarray
@@ -254,8 +254,10 @@ class MixedViewPopulation:
         self.means = checked_matrix("means", means)
         self.weights = checked_weights(weights, len(self.means))
         self.views, self.variance = tuple(views), float(variance)
-        if sum(self.widths) != self.means.shape[1]:
+        if sum(self.widths) != self.means.shape[1] or min(self.widths) < 1:
             raise UsageError(f"views: expected {self.means.shape[1]} columns, got {list(self.widths)}")
+        if not 0.0 <= self.variance < np.inf:
+            raise UsageError(f"variance: expected a finite number of at least 0, got {variance}")
         for (kind, _), own in zip(self.views, self.split(self.means), strict=True):
             if kind not in _MEANS:
                 raise UsageError(f"views: expected one of {', '.join(_MEANS)}, got {kind!r}")

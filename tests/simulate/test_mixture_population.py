@@ -174,7 +174,7 @@ def test_features_are_standard_and_numbers_are_those_of_all_components_by_defaul
         (lambda: RegressionPopulation(np.ones((3, 20)), WEIGHTS, 1.0).exact(), "rows .* are too many"),
         (lambda: SubspacePopulation(np.ones((3, 4, 2)), WEIGHTS, 1.0), "bases: expected orthonormal columns"),
         (lambda: SubspacePopulation(np.eye(3), WEIGHTS, 1.0), r"bases: .* shape \(3, 3\)"),
-        (lambda: SubspacePopulation(SUBSPACES.bases, WEIGHTS, np.nan), "variance: expected a number of at"),
+        (lambda: SubspacePopulation(SUBSPACES.bases, WEIGHTS, np.nan), "variance: expected a finite"),
         (lambda: GAUSSIANS.side_vector(3), "target: expected a number from 0 to 2, got 3"),
         (lambda: GAUSSIANS.side_vector(0, 0.0), "share: expected a number above 0 and at most 1"),
         (lambda: GAUSSIANS.side_vector(2, 0.01), r"share: with 0\.01, component \d is preferred to 2"),
@@ -185,3 +185,13 @@ def test_features_are_standard_and_numbers_are_those_of_all_components_by_defaul
 def test_what_is_no_mixture_is_refused(make, message):
     with pytest.raises(UsageError, match=message):
         make()
+
+
+@pytest.mark.parametrize("features", [{"mean": [np.inf]}, {"root": [[np.nan]]}])
+def test_features_of_regressions_that_are_not_finite_are_refused(features):
+    with pytest.raises(UsageError, match="expected a mean and a root of finite numbers"):
+        RegressionPopulation([[1.0]], [1.0], 1.0, **features)
+
+
+def test_components_of_labelled_rows_may_be_a_list():
+    assert draw_labels([0, 1, 1], 1).tolist() == [False, True, True]

@@ -82,3 +82,16 @@ def test_labels_are_words_that_are_more_probable_than_in_any_other_topic():
     again = label_words(topics[:, :2], drawn=True, seed=7)
     assert (again[1] == drawn[7][1]).all()
     assert label_words(topics[:, :1])[1].tolist() == [0]
+
+
+def test_large_logarithms_of_shares_do_not_overflow():
+    topics = np.array([[0.2, 0.5], [0.8, 0.5]])
+    counts, shares = CorrelatedTopicPopulation(1e4 * np.eye(2), topics).sample(20, 5)
+    np.testing.assert_array_equal(counts.sum(axis=1), 5)
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+
+
+@pytest.mark.parametrize("alpha", [[np.inf, 1.0], [np.nan, 1.0]])
+def test_parameters_that_are_not_finite_are_refused(alpha):
+    with pytest.raises(UsageError, match="alpha: expected positive finite numbers"):
+        TopicPopulation(alpha, np.full((2, 2), 0.5))

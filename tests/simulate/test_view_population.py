@@ -185,3 +185,9 @@ def test_samples_of_views_of_different_kinds_have_their_moments():
 def test_invalid_populations_are_refused(make, message):
     with pytest.raises(UsageError, match=message):
         make()
+
+
+@pytest.mark.parametrize("variance", [-1.0, np.nan, np.inf])
+def test_variances_of_values_that_are_negative_or_not_finite_are_refused(variance):
+    with pytest.raises(UsageError, match="variance: expected a finite number of at least 0"):
+        MixedViewPopulation([[1.0]], [1.0], [("values", 1)], variance)
