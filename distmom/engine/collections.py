@@ -193,8 +193,11 @@ def _frame_shard(
     layer: str, positions: dict[str, int], id_position: int | None, part: Any, index: int
 ) -> LayerShard:
     place = f"partition {index}"
+    header = [str(name) for name in part.columns]
     columns = []
     for name, position in positions.items():
+        if header[position : position + 1] != [name]:
+            raise InputError.at(place, None, "columns", f"{name!r} as number {position}", ", ".join(header))
         column = part.iloc[:, position]
         if column.dtype.kind not in "iubf":
             raise InputError.at(place, None, f"column {name!r}", "numbers", str(column.dtype))

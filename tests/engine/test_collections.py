@@ -237,3 +237,17 @@ def test_tasks_of_a_collection_that_failed_are_cancelled_and_write_nothing_more(
     np.testing.assert_array_equal(rows_of(found), X)
     assert found.verify() == []
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+@pytest.mark.parametrize("other", [{"a": [8.0]}, {"c": [1.0], "a": [8.0], "b": [7.0]}])
+def test_partitions_without_the_columns_of_their_table_are_refused(tmp_path, other):
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    meta = pd.DataFrame({"a": [1.0], "b": [2.0]})
+    parts = [
+        dask.delayed(lambda columns: pd.DataFrame(columns))(own) for own in ({"a": [1.0], "b": [2.0]}, other)
+    ]
+    frame = dd.from_delayed(parts, meta=meta, verify_meta=False)
+    with pytest.raises(InputError, match=r"partition 1: columns: expected '.' as number"):
+        ingest_collection(frame, tmp_path / "corpus")
+    assert list(tmp_path.iterdir()) == []
