@@ -37,7 +37,7 @@ def near_one(T: Array) -> tuple[Array, float]:
         ``T / scale``, without rounding; T itself if its largest magnitude is between 1e-60 and 1e60.
     scale : float
     """
-    largest = float(np.abs(T).max(initial=0.0))
+    largest = max(float(T.max(initial=0.0)), -float(T.min(initial=0.0)))
     if largest == 0.0 or 1e-60 < largest < 1e60:
         return T, 1.0
     scale = math.ldexp(1.0, math.frexp(largest)[1] - 1)
