@@ -32,6 +32,17 @@ def test_units_and_origins_of_columns_do_not_matter(scale):
         assert_allclose(moved.kurtosis_, plain.kurtosis_, atol=1e-5)
 
 
+def test_units_that_differ_widely_do_not_matter_where_every_direction_is_used():
+    X = sample(5_000, 0)[0]
+    units = np.array([1.0, 1e7, 1e-40, 1e9])
+    plain, moved = ICA(4).fit(X), ICA(4).fit(X * units)
+    found, true = moved.mixing_ / units[:, None], plain.mixing_
+    assert_allclose(found * np.sign(found[0] * true[0]), true, atol=1e-5)
+    assert_allclose(moved.kurtosis_, plain.kurtosis_, atol=1e-5)
+    with pytest.raises(NumericalError, match="span 3 of the directions"):
+        ICA(4).fit(np.c_[X[:, :3], X[:, 0] + X[:, 1]] * units)
+
+
 def test_units_do_not_matter_to_components_in_noise():
     X = sample(5_000, 0)[0]
     rng = np.random.default_rng(0)

@@ -89,6 +89,9 @@ def load_fourth(directory: str) -> FourthMoment:
 def covariance_projection(engine: Engine, scanned: PassResult, k: int, isotropic: bool) -> Projection:
     """Project on the k leading eigenvectors of the covariance that a pass has added up, scaled to variance one."""
     mean, values, vectors, trace = _eigenpairs(scanned)
+    if _rank(values, trace) < k == len(mean) and not isotropic:
+        # The rows may span all directions in units in which the columns have one variance.
+        return full_projection(engine, scanned, k)
     return _whitening(
         engine, engine.put(mean[:, None]), np.asarray(vectors[:, :k]), values, trace, k, isotropic, mean
     )
@@ -117,7 +120,7 @@ def full_projection(engine: Engine, scanned: PassResult, k: int) -> Projection:
         spectrum = np.linalg.eigvalsh(covariance)[::-1]
         values, vectors = np.linalg.eigh(scale[:, None] * covariance * scale)
     values, vectors = values[::-1], vectors[:, ::-1]
-    rank = int(np.count_nonzero(values > LEAST_SHARE * values[0])) if trace > 0.0 else 0
+    rank = _rank(values, trace)
     _check(values, trace, k, rank, mean * scale, values[max(0, min(rank, len(values)) - 1)])
     sizes = np.sqrt(values[:rank])
     facts = {"spectrum": [float(x) for x in spectrum[:N_SPECTRUM]], "explained": 1.0}
@@ -189,6 +192,11 @@ def _eigenpairs(scanned: PassResult) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return mean, values[::-1], vectors[:, ::-1], float(np.trace(covariance))
 
 
+def _rank(values: np.ndarray, trace: float) -> int:
+    """Return the number of eigenvalues above rounding."""
+    return int(np.count_nonzero(values > LEAST_SHARE * values[0])) if trace > 0.0 else 0
+
+
 def _check(values: np.ndarray, trace: float, k: int, rank: int, mean: np.ndarray, smallest: float) -> None:
     """Refuse rows that span too few directions, or whose moments are inexact."""
     if 0.0 < trace < LEAST_TRACE:
@@ -231,7 +239,7 @@ def _whitening(
 ) -> Projection:
     """Return the projection on eigenvectors of the covariance, (d, k), scaled to variance one."""
     d = len(mean)
-    rank = int(np.count_nonzero(values > LEAST_SHARE * values[0])) if trace > 0.0 else 0
+    rank = _rank(values, trace)
     # Directions that the rows do not span need not be exact.
     _check(values, trace, k, rank, mean, values[max(min(k, rank), 1) - 1])
     noise = max((trace - float(values[:k].sum())) / (d - k), 0.0) if isotropic else 0.0
