@@ -92,7 +92,7 @@ def component_order(model: ECA) -> list[int]:
     """Return the components in the order of the report: by decreasing proportion, skewness or excess kurtosis."""
     strength = model.proportions_
     if not len(strength):
-        strength = np.abs(model.kurtosis_ if model.orders == "4" else model.skewness_)
+        strength = np.abs(model.kurtosis_ if model.as_fitted().orders == "4" else model.skewness_)
     return [int(i) for i in np.argsort(-strength, kind="stable")]
 
 
@@ -148,7 +148,7 @@ def _largest_norm(model: ECA) -> float:
 def _strength(model: ECA, i: int) -> str:
     if len(model.proportions_):
         return f"proportion {number(float(model.proportions_[i]))}"
-    if model.orders == "4":
+    if model.as_fitted().orders == "4":
         return f"kurtosis {number(float(model.kurtosis_[i]))}"
     return f"skewness {number(float(model.skewness_[i]))}"
 

@@ -68,7 +68,7 @@ def render_label_report(model: MultiLabelMoM, *, metrics: Mapping[str, Any] | No
     diagnostics = dict(model.diagnostics_)
     has_states, topics = hasattr(model, "components_"), model.corpus_topics_
     page = template("labels.html.j2").render(
-        head=model.head,
+        head=model.as_fitted().head,
         facts=_facts(model, has_states),
         metrics=_metric_table(metrics or {}),
         counts=_metric_counts(metrics or {}),

@@ -170,7 +170,9 @@ def configuration(model: Any) -> dict[str, Any]:
         "unit": _unit(model),
         "pass_seconds": f"{pass_seconds:,.1f}",
         "other_seconds": f"{max(0.0, model.fit_seconds_ - pass_seconds):,.1f}",
-        "parameters": [Row(name, _setting(value)) for name, value in sorted(model.get_params().items())],
+        "parameters": [
+            Row(name, _setting(value)) for name, value in sorted(model.as_fitted().get_params().items())
+        ],
         "settings": [Row(name, _setting(value)) for name, value in sorted(model.settings_.items())],
     }
 

@@ -316,7 +316,7 @@ class SpectralEstimator(Seeded):
                 arrays = load_arrays(place, record, layout_of(cls.State, record["state"]), model._sizes())
                 for name in _RECORDED:
                     setattr(model, f"{name}_", record[name])
-                model._restore_seed(record)
+                model._restore_fit(record)
                 model._keep(unpack(cls.State, record["state"], arrays))
                 model._name_columns()
         return model

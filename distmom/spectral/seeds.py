@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from sklearn.utils import check_random_state
 
+from distmom.errors import UsageError
 from distmom.spectral.parameters import Parameter, Parametrised
 
 #: what ``random_state`` may be
@@ -43,6 +45,14 @@ def seed_parameter() -> Seed:
     return cast(Seed, declared)
 
 
+def generator(random_state: Any) -> np.random.Generator:
+    """Return the generator of a seed; a UsageError if it is none."""
+    try:
+        return np.random.default_rng(random_state)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"random_state: expected a whole number from 0, got {random_state!r:.60}") from error
+
+
 class Seeded(Parametrised):
     """Base class of estimators with a ``random_state``.
 
@@ -54,6 +64,7 @@ class Seeded(Parametrised):
 
     random_state: Any
     seed_: int
+    _fitted_with: dict[str, Any]
 
     @property
     def _is_drawn(self) -> bool:
@@ -72,23 +83,55 @@ class Seeded(Parametrised):
             self.seed_ = int(check_random_state(self.random_state).randint(1 << 31))
         else:
             self.seed_ = int(self.random_state)
+        self._fitted_with = self.get_params()
+
+    def as_fitted(self) -> Self:
+        """Return the estimator with the parameters of its last fit, whatever they are by now."""
+        other = copy(self)
+        vars(other).update(vars(self).get("_fitted_with", {}))
+        return other
 
     def _stored_parameters(self) -> dict[str, Any]:
-        """Return the stored parameters: ``parameters``, and ``seed`` if they do not give it.
+        """Return the stored parameters: ``parameters``, and ``seed`` and ``fitted_with`` if they do not give them.
 
-        Arrays are stored as lists, and the state of a generator is not stored.
+        ``fitted_with`` has the parameters of the last fit that have changed since. Arrays are stored as lists, and
+        the state of a generator is not stored.
         """
-        parameters = {
-            name: own.tolist() if isinstance(own, np.ndarray) else own
-            for name, own in self.get_params().items()
+        parameters, fitted_with = _stored(self.get_params()), _stored(self.as_fitted().get_params())
+        changed = {
+            name: own
+            for name, own in fitted_with.items()
+            if name != "random_state" and own != parameters[name]
         }
-        if self._is_drawn:
-            parameters["random_state"] = None
-        if parameters["random_state"] == self._seed:
-            return {"parameters": parameters}
-        return {"parameters": parameters, "seed": self._seed}
+        stored: dict[str, Any] = {"parameters": parameters}
+        if parameters["random_state"] != self._seed:
+            stored["seed"] = self._seed
+        if changed:
+            stored["fitted_with"] = changed
+        return stored
 
-    def _restore_seed(self, record: Mapping[str, Any]) -> None:
-        """Set ``seed_`` of an estimator made of stored parameters; a KeyError if the record lacks it."""
+    def _restore_fit(self, record: Mapping[str, Any]) -> None:
+        """Set the seed and the parameters of the fit of an estimator made of stored parameters.
+
+        Raises
+        ------
+        KeyError
+            If the record lacks the seed.
+        TypeError
+            If it has a parameter of the fit that the estimator does not have.
+        """
         is_given = self.random_state is not None and "seed" not in record
         self.seed_ = self.random_state if is_given else record["seed"]
+        self._fitted_with = type(self)(**{**self.get_params(), **record.get("fitted_with", {})}).get_params()
+
+
+def _stored(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters as they are stored."""
+    return {
+        name: own.tolist()
+        if isinstance(own, np.ndarray)
+        else None
+        if isinstance(own, np.random.RandomState)
+        else own
+        for name, own in parameters.items()
+    }

@@ -12,7 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from distmom.corpus import MemoryCorpus
 from distmom.engine import PassDone
 from distmom.errors import StoreError, UsageError
-from distmom.models import MultiLabelMoM
+from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel.variants import HEADS
 from distmom.spectral.saved.artifact import MODEL
 
@@ -153,6 +153,39 @@ def test_a_model_of_another_version_is_refused(copy, version, what):
     (copy / "model.json").write_text(json.dumps({**record, "format_version": version}))
     with pytest.raises(StoreError, match=f"expected 4, got {version}: written by {what}"):
         MultiLabelMoM.load(copy)
+
+
+@pytest.mark.parametrize("fitted_with", [["smoothing"], {"smooth": 0.5}, 3])
+def test_parameters_of_the_fit_that_are_damaged_are_named(fitted_with, copy):
+    MODEL.write(copy / "model.json", {**MODEL.read(copy / "model.json"), "fitted_with": fitted_with})
+    with pytest.raises(StoreError, match=r"model\.json"):
+        MultiLabelMoM.load(copy)
+
+
+@pytest.mark.parametrize(
+    ("head", "other"),
+    [("posterior", {"smoothing": 0.7}), ("linear", {"propensity": 2.0}), ("linear", {"head": "svm"})],
+)
+def test_a_fitted_model_does_not_depend_on_parameters_for_another_fit(head, other, planted, tmp_path):
+    X, Y, X_new = planted[:3]
+    model = MultiLabelMoM(4, head=head, n_topics=0, keep_sums=head == "linear").fit(X, Y)
+    expected, states = bits(model, X_new), model.state_posteriors(X_new)
+    model.set_params(**other).save(tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    loaded.save(tmp_path / "again")
+    for one in (model, loaded, load_model(tmp_path / "again")):
+        assert bits(one, X_new) == expected
+        np.testing.assert_array_equal(one.state_posteriors(X_new), states)
+        assert one.get_params() == model.get_params()
+    if head == "linear":
+        for one in (model, loaded):
+            one.partial_fit(X[:20], Y[:20]).remove(X[:20], Y[:20])
+            found = one.decision_function(X_new)
+            np.testing.assert_allclose(
+                found,
+                clone(model).set_params(head=head, propensity=0.0).fit(X, Y).decision_function(X_new),
+                atol=1e-5,
+            )
 
 
 def test_no_model_and_an_existing_one_are_usage_errors(saved, fitted, tmp_path):

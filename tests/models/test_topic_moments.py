@@ -325,3 +325,20 @@ def test_documents_that_were_never_added_cannot_be_subtracted():
     # Documents that were added can be subtracted, whatever corpus they are in now.
     assert (kept - kept.of(MemoryCorpus(counts[::3]))).n_documents_ == 66
     assert (kept - kept.of(MemoryCorpus(counts[::-1], shard_documents=7))).n_documents_ == 0
+
+
+def test_kept_moments_do_not_depend_on_parameters_for_other_moments(tmp_path):
+    _, counts = sample(500)
+    first, second = counts[:300], MemoryCorpus(counts[300:])
+    moments = TopicMoments(3, n_parts=2, **ALL_WORDS).fit(first)
+    expected, digest = moments + moments.of(second), moments.basis_digest
+    for other in ({"max_count": 1}, {"weighting": "document"}, {"precision": "single"}, {"n_components": 2}):
+        moments = TopicMoments(3, n_parts=2, **ALL_WORDS).fit(first).set_params(**other)
+        moments.save(tmp_path / "m", overwrite=True)
+        for one in (moments, TopicMoments.load(tmp_path / "m")):
+            assert one.basis_digest == digest
+            assert one.get_params() == moments.get_params()
+            assert_same_sums(one + one.of(second), expected)
+            SpectralLDA(3, alpha0=0.6, **PURE, **ALL_WORDS).fit_moments(one)
+    with pytest.raises(UsageError, match="expected at most 3, for which the moments were made, got 5"):
+        moments.set_params(n_components=5).find_alpha0(5)

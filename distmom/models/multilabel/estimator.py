@@ -390,7 +390,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, LatentReader, SpectralEstimator):
 
     def _label_factor(self) -> np.ndarray | None:
         chosen = (self.selection_ or {}).get("exponent")
-        exponent = self.propensity if chosen is None else float(chosen)
+        exponent = self.as_fitted().propensity if chosen is None else float(chosen)
         if not math.isfinite(exponent):
             raise ValueError(f"expected a finite exponent of the inverse propensity, got {exponent}")
         if exponent == 0.0:

@@ -105,7 +105,8 @@ class TopicMoments(TopicEstimator):
     @property
     def settings(self) -> CoreSettings:
         """Settings with which the sums are made."""
-        return self.moment_settings(self.n_components, "full")
+        made = self.as_fitted()
+        return made.moment_settings(made.n_components, "full")
 
     @property
     def sources_(self) -> tuple[Source, ...]:
@@ -175,10 +176,10 @@ class TopicMoments(TopicEstimator):
 
     def check_components(self, n_components: int) -> None:
         """Raise a UsageError if more topics are requested than the moments were made for."""
-        if n_components > self.n_components:
+        most = self.as_fitted().n_components
+        if n_components > most:
             raise UsageError(
-                f"n_components: expected at most {self.n_components}, for which the moments were made, got "
-                f"{n_components}"
+                f"n_components: expected at most {most}, for which the moments were made, got {n_components}"
             )
 
     def of(
@@ -239,7 +240,7 @@ class TopicMoments(TopicEstimator):
             If the moments carry fewer topics than ``n_components``, whatever alpha0 is.
         """
         check_is_fitted(self, "sums_")
-        k = self.n_components if n_components is None else n_components
+        k = self.as_fitted().n_components if n_components is None else n_components
         self.check_components(k)
         return find_alpha0(word_moments(self.sums_.total(), self.settings.kind, self.sums_.basis), k)
 
@@ -292,7 +293,7 @@ class TopicMoments(TopicEstimator):
         record = load_record_of(path, cls.__name__)
         with whole_description(path):
             moments = cls(**record["parameters"])
-            moments._restore_seed(record)
+            moments._restore_fit(record)
             moments.vocabulary_, moments.label_names_ = load_names(path, record)
             n_words, rank = record["arrays"]["basis"]["shape"]
             sources, n_arrays = record["sources"], len(record["arrays"])

@@ -21,7 +21,6 @@ from distmom.spectral.inputs.checks import check_size
 class LatentReader:
     """Methods of a fitted multi-label model that return its latent states and topics."""
 
-    smoothing: float
     components_: np.ndarray
     weights_: np.ndarray
     label_components_: np.ndarray
@@ -32,6 +31,8 @@ class LatentReader:
     label_names_: list[str]
 
     if TYPE_CHECKING:
+
+        def as_fitted(self) -> Any: ...
 
         def _block(self, X: Any, min_samples: int = 0) -> Block: ...
 
@@ -47,11 +48,11 @@ class LatentReader:
         """Return the logarithms of the smoothed word probabilities, (d, k)."""
         frequency = self.document_frequency_.astype(np.float64)
         total = float(np.sum(frequency + 0.5))
-        topics = self.components_.T
+        topics, smoothing = self.components_.T, self.as_fitted().smoothing
         logs = np.empty(topics.shape, topics.dtype)
         for start in range(0, len(topics), SLAB_ROWS):
             rows = slice(start, start + SLAB_ROWS)
-            logs[rows] = smoothed_logs(topics[rows], frequency[rows], total, self.smoothing)
+            logs[rows] = smoothed_logs(topics[rows], frequency[rows], total, smoothing)
         return logs
 
     def topics(self, n_top: int = 10, by: str = "relevance", *, states: bool = False) -> list[dict[str, Any]]:

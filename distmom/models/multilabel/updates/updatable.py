@@ -34,7 +34,6 @@ from distmom.engine import (
 from distmom.errors import UsageError
 from distmom.models.multilabel.blend.reranking import Reranker
 from distmom.models.multilabel.effort import EFFORTS
-from distmom.models.multilabel.heads.regression import WeightLimits
 from distmom.models.multilabel.heads.scorer import Scorer
 from distmom.models.multilabel.needs import needs
 from distmom.models.multilabel.program import weights_of
@@ -65,8 +64,6 @@ class NoSumsError(UsageError, AttributeError):
 class Updatable:
     """Methods of a multi-label model that add and remove documents."""
 
-    head: str
-    effort: str
     scorer_: Scorer
     reranker_: Reranker | None
     sums_: KeptSums | None
@@ -90,11 +87,13 @@ class Updatable:
         @property
         def _has_one_label(self) -> bool: ...
 
-        def weight_limits(self) -> WeightLimits: ...
+        def as_fitted(self) -> Any: ...
 
         def _fit(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> Self: ...
 
         def fit_corpus(self, corpus: Any, **options: Any) -> Self: ...
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]: ...
 
         def set_params(self, **parameters: Any) -> Self: ...
 
@@ -343,7 +342,9 @@ class Updatable:
     def _first(self, fit: Any) -> Self:
         """Fit the model for the first time, with its sums."""
         fitted = fit(clone(self).set_params(keep_sums=True))
-        vars(self).update({name: value for name, value in vars(fitted).items() if name.endswith("_")})
+        vars(self).update(
+            {name: value for name, value in vars(fitted).items() if name not in self.get_params()}
+        )
         return self
 
     def _corpus_to_add(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> MemoryCorpus:
@@ -401,8 +402,8 @@ class Updatable:
 
     def _start(self) -> Start:
         """Return all that updates do not change; a UsageError if the model was fitted without its sums."""
-        sums, inputs = self.require_sums(), self.scorer_.blend.inputs
-        weights = {} if inputs else dict((self.selection_ or {}).get("weights") or weights_of(self.head))
+        sums, inputs, fitted = self.require_sums(), self.scorer_.blend.inputs, self.as_fitted()
+        weights = {} if inputs else dict((self.selection_ or {}).get("weights") or weights_of(fitted.head))
         recipe = Recipe(inputs, weights)
         stages = () if sums.linear is None else tuple(stage for _, stage in sums.linear.stages)
         has_documents = sums.documents is not None or INDEX in dict(self.scorer_.heads)
@@ -415,8 +416,8 @@ class Updatable:
             share,
             has_documents,
             self._seed,
-            self.weight_limits(),
-            EFFORTS[self.effort].tolerance,
+            fitted.weight_limits(),
+            EFFORTS[fitted.effort].tolerance,
         )
 
     def _content(self) -> Content:
