@@ -14,6 +14,7 @@ from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs.checks import check_size
 from distmom.spectral.inputs.tables import rows_in_memory
 from distmom.spectral.posteriors import Posterior, logs_of, posterior_of
+from distmom.spectral.seeds import generator
 
 
 class ComponentsOfRows:
@@ -161,11 +162,11 @@ class RowDensity(ComponentsOfRows, DensityMixin, SpectralEstimator):
         Raises
         ------
         UsageError
-            If ``n_samples`` is negative.
+            If ``n_samples`` or ``random_state`` is not a whole number from 0.
         """
         check_is_fitted(self)
         check_size("n_samples", n_samples)
-        rng = np.random.default_rng(random_state)
+        rng = generator(random_state)
         components = rng.choice(len(self.weights_), n_samples, p=self.weights_)
         noise = rng.standard_normal((n_samples, self.n_features_in_))
         deviations = np.sqrt(self.variances_).reshape(len(self.weights_), -1)

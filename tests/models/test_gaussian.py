@@ -291,6 +291,9 @@ def test_drawn_rows_are_of_the_mixture():
         assert_allclose(own.mean(axis=0), model.means_[i], atol=0.1)
         assert own.var(axis=0).mean() == pytest.approx(model.variances_[i], rel=0.05)
     assert_allclose(np.bincount(components) / 20_000, model.weights_, atol=0.02)
+    for seed in (-1, "a", 1.5):
+        with pytest.raises(UsageError, match="random_state: expected a whole number from 0, got"):
+            model.sample(2, random_state=seed)
 
 
 def test_coordinates_are_in_the_span_of_the_means():

@@ -188,6 +188,8 @@ def test_steps_of_another_kind_or_width_are_refused():
         model.predict(csr_array(np.eye(5)))
     with pytest.raises(UsageError, match="n_steps: expected at least 0, got -1"):
         model.sample(-1)
+    with pytest.raises(UsageError, match="random_state: expected a whole number from 0, got -1"):
+        model.sample(2, random_state=-1)
 
 
 @pytest.mark.cluster

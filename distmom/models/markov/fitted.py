@@ -20,6 +20,7 @@ from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs.checks import check_n_features, check_size
 from distmom.spectral.inputs.tables import check_column_names
 from distmom.spectral.program.run import Run
+from distmom.spectral.seeds import generator
 
 
 class FittedMarkov(SpectralEstimator):
@@ -165,11 +166,11 @@ class FittedMarkov(SpectralEstimator):
         Raises
         ------
         UsageError
-            If ``n_steps`` is negative.
+            If ``n_steps`` or ``random_state`` is not a whole number from 0.
         """
         chain = self._chain()
         check_size("n_steps", n_steps)
-        rng = np.random.default_rng(random_state)
+        rng = generator(random_state)
         uniforms, states = rng.random(n_steps), np.empty(n_steps, np.int64)
         laws = np.cumsum(np.vstack([chain.transition, chain.start]), axis=1)
         laws /= laws[:, -1:]
