@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from types import SimpleNamespace
 from typing import Any
 
@@ -180,12 +180,13 @@ def as_texts(X: Any) -> list[str] | None:
     Raises
     ------
     UsageError
-        If a single text, a table of texts or lists of words are given.
+        If a single text, an iterator, a set, a table of texts or lists of words are given.
     InputError
         If only some of the documents are texts.
     """
     if isinstance(X, str):
         raise UsageError("X: expected a list of texts, got a single text")
+    _check_order(X, "X", "texts")
     if column := _only_column(X, "X"):
         raise UsageError(f"X: expected a list of texts, got a table with a column of texts: use {column}")
     listed = as_list(X)
@@ -217,8 +218,9 @@ def as_label_lists(y: Any) -> list[list[str]] | None:
     InputError
         If only some of the labels are strings; the message gives the position of the document, from 0.
     UsageError
-        If a table of names is given.
+        If an iterator, a set or a table of names is given.
     """
+    _check_order(y, "y", "labels")
     if column := _only_column(y, "y"):
         raise UsageError(f"y: expected a list of labels, got a table with a column of labels: use {column}")
     listed = as_list(y)
@@ -248,6 +250,14 @@ def as_list(X: Any, *, sets: bool = False) -> list[Any] | None:
         return sorted(X, key=str) if isinstance(X, (set, frozenset)) else list(X)
     # Arrays, and columns of tables, whose own items need not be Python objects.
     return list(np.asarray(X)) if hasattr(X, "__array__") and hasattr(X, "__len__") else None
+
+
+def _check_order(X: Any, name: str, what: str) -> None:
+    """Refuse what can be read only once, or has no order of documents, with a UsageError."""
+    if isinstance(X, (Iterator, Set)):
+        raise UsageError(
+            f"{name}: expected a list of {what} or a matrix, got a {type(X).__name__}: use a list"
+        )
 
 
 def _only_column(X: Any, name: str) -> str | None:
