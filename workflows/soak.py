@@ -398,13 +398,6 @@ def table(legs: list[Leg]) -> str:
     return "\n".join(lines)
 
 
-def _remove_temporary(place: Path, given: Path | None) -> None:
-    """Remove the directory of the legs if this script has made it, and no leg is kept."""
-    if given is None:
-        with suppress(OSError):
-            place.rmdir()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -417,6 +410,17 @@ def main() -> int:
     options = parser.parse_args()
     place = options.place or Path(tempfile.mkdtemp(prefix="soak-"))
     place.mkdir(parents=True, exist_ok=True)
+    try:
+        return soak(place, options)
+    finally:
+        if options.place is None:
+            # Legs that are wrong are kept.
+            with suppress(OSError):
+                place.rmdir()
+
+
+def soak(place: Path, options: argparse.Namespace) -> int:
+    """Carry out legs in a directory, report them, and return the exit code."""
     faults = list(FAULTS)
     if not may_mount(place):
         print("a tmpfs cannot be mounted here: full disks are left out")
@@ -429,7 +433,6 @@ def main() -> int:
             leg = carried_out(place / f"leg-{number}", options.seed, number, faults)
         except KeyboardInterrupt:
             shutil.rmtree(place / f"leg-{number}", ignore_errors=True)
-            _remove_temporary(place, options.place)
             raise
         legs.append(leg)
         print(
@@ -455,7 +458,6 @@ def main() -> int:
         print(
             f"to repeat: python workflows/soak.py --seed {options.seed} --leg {leg.number}; kept in {place}"
         )
-    _remove_temporary(place, options.place)
     return 1 if bad else 0
 
 

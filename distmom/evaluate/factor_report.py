@@ -65,7 +65,7 @@ def render_factor_report(model: ECA) -> str:
     order = component_order(model)
     spectrum, k = [float(x) for x in diagnostics["spectrum"]], int(diagnostics["n_components"])
     page = template("factors.html.j2").render(
-        prior=_prior(model),
+        prior=model.as_fitted().prior,
         facts=_facts(model),
         components=_cards(model, order),
         table=_table(model, order),
@@ -96,17 +96,12 @@ def component_order(model: ECA) -> list[int]:
     return [int(i) for i in np.argsort(-strength, kind="stable")]
 
 
-def _prior(model: ECA) -> str:
-    """Return the distribution of the factors in the fit; the parameter may have changed since."""
-    return "dirichlet" if len(model.alpha_) else "independent"
-
-
 def _facts(model: ECA) -> list[Row]:
     return [
         Row("training groups", number(model.n_documents_)),
         Row("features", number(model.n_features_in_)),
         Row("components", number(len(model.components_))),
-        Row("distribution of the factors", _prior(model)),
+        Row("distribution of the factors", model.as_fitted().prior),
         Row("passes", number(len(model.timings_))),
         Row("fit time", f"{model.fit_seconds_:,.1f} s"),
     ]

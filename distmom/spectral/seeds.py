@@ -1,4 +1,4 @@
-"""Seeds of fits: given as whole numbers, or drawn by every fit as scikit-learn does."""
+"""Seeds and other parameters of fits: given, drawn as in scikit-learn, and stored."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def seed_parameter() -> Seed:
 
 
 def generator(random_state: Any) -> np.random.Generator:
-    """Return the generator of a seed; a UsageError if it is none."""
+    """Return the generator of a seed, or of whatever NumPy takes for one; a UsageError if it is invalid."""
     try:
         return np.random.default_rng(random_state)
     except (TypeError, ValueError) as error:
@@ -97,11 +97,12 @@ class Seeded(Parametrised):
         ``fitted_with`` has the parameters of the last fit that have changed since. Arrays are stored as lists, and
         the state of a generator is not stored.
         """
-        parameters, fitted_with = _stored(self.get_params()), _stored(self.as_fitted().get_params())
+        now, of_fit = self.get_params(), self.as_fitted().get_params()
+        parameters = {name: _stored(value) for name, value in now.items()}
         changed = {
-            name: own
-            for name, own in fitted_with.items()
-            if name != "random_state" and own != parameters[name]
+            name: _stored(value)
+            for name, value in of_fit.items()
+            if name != "random_state" and _stored(value) != parameters[name]
         }
         stored: dict[str, Any] = {"parameters": parameters}
         if parameters["random_state"] != self._seed:
@@ -125,13 +126,8 @@ class Seeded(Parametrised):
         self._fitted_with = type(self)(**{**self.get_params(), **record.get("fitted_with", {})}).get_params()
 
 
-def _stored(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters as they are stored."""
-    return {
-        name: own.tolist()
-        if isinstance(own, np.ndarray)
-        else None
-        if isinstance(own, np.random.RandomState)
-        else own
-        for name, own in parameters.items()
-    }
+def _stored(value: Any) -> Any:
+    """Return the value of a parameter as it is stored."""
+    if isinstance(value, np.random.RandomState):
+        return None
+    return value.tolist() if isinstance(value, np.ndarray) else value

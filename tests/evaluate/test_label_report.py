@@ -161,6 +161,12 @@ def test_a_stored_model_gives_the_same_report(auto, tmp_path):
     assert (first.tags, first.ids) == (second.tags, second.ids)
 
 
+def test_parameters_for_another_fit_do_not_change_the_report():
+    model = fitted("posterior")
+    expected = render_label_report(model)
+    assert render_label_report(model.set_params(head="linear", n_components=9)) == expected
+
+
 def test_many_states_are_collapsed():
     page = Page(render_label_report(fitted(k=14, n=2000)))
     assert page.tags.count("article") == 14

@@ -183,6 +183,9 @@ def test_another_prior_does_not_change_a_fitted_model(sample, tmp_path):
     for each in (model, ECA.load(tmp_path / "m")):
         np.testing.assert_array_equal(each.transform(views.X, views.groups), found)
         assert "distribution of the factors: <b>dirichlet</b>" in render_factor_report(each)
+    skewed = ECA(3).fit(views.X, groups=views.groups)
+    report = render_factor_report(skewed)
+    assert render_factor_report(skewed.set_params(orders="4")) == report
 
 
 @pytest.mark.parametrize(

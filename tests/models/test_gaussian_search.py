@@ -13,7 +13,6 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
 
-from distmom.cli.main import main
 from distmom.corpus import RowBlock, RowCorpus, ingest_rows
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import GaussianSearch, load_model
@@ -239,25 +238,25 @@ def test_uninformative_side_information_is_refused_with_the_number_of_rows_neede
         GaussianSearch(3).fit(X, np.ones(3000)).search(target=0)
 
 
+def test_a_constant_that_is_added_to_a_column_changes_only_preferences_and_noise():
+    true = gaussian_population(6, 3, scale=4.0)
+    rows = true.sample(3000, 0)
+    plain, moved = (
+        GaussianSearch(3).fit(rows.X, (rows.components == 1) + added).search(target=0, force=True)
+        for added in (0.0, 100.0)
+    )
+    assert_allclose(moved.mean, plain.mean, atol=1e-8)
+    assert_allclose(moved.preferences, plain.preferences + 100.0)
+    assert moved.gap == pytest.approx(plain.gap)
+    assert moved.noise > 10.0 * plain.noise
+
+
 def test_side_information_keeps_the_name_of_its_column():
     rows = gaussian_population(6, 3, scale=4.0).sample(800, 0)
     X, labelled = rows.X, pd.Series(rows.components == 1, name="labelled")
     model = GaussianSearch(3).fit(X, labelled)
     assert model.vocabulary_[-1] == "labelled"
     assert_array_equal(model.search(target="labelled").mean, model.search(target=0).mean)
-
-
-def test_the_command_line_finds_side_information_whose_name_is_a_number(tmp_path, capsys):
-    rows = gaussian_population(6, 3, scale=4.0).sample(800, 0)
-    model = GaussianSearch(3).fit(rows.X, pd.Series(rows.components == 1, name="2019"))
-    model.save(tmp_path / "m")
-    found = []
-    for target in ("2019", "0"):
-        assert main(["find", str(tmp_path / "m"), "--target", target, "--json"]) == 0
-        found.append(json.loads(capsys.readouterr().out))
-    assert found[0] == found[1]
-    assert main(["find", str(tmp_path / "m"), "--target", "1"]) == 2
-    assert "target: expected a number below 1, or one of '2019', got '1'" in capsys.readouterr().err
 
 
 def test_the_noise_of_labelled_rows_is_that_of_repeated_draws():
@@ -356,97 +355,6 @@ def test_what_does_not_suit_is_refused():
     X = GaussianPopulation(np.eye(3, 8) * 5.0, np.full(3, 1 / 3), 1.0).sample(2000, 0).X
     with pytest.raises(NumericalError, match="fewer than 5 components"):
         GaussianSearch(5).fit(X)
-
-
-def test_the_command_line_finds_a_component_of_a_fitted_search(tmp_path, capsys):
-    true = gaussian_population(6, 3, scale=4.0)
-    means, rows = true.means, true.sample(800, 0)
-    X, z = rows.X, rows.components
-    np.save(tmp_path / "X.npy", np.c_[X, z == 1])
-    np.save(tmp_path / "rows.npy", X[z == 1][:4])
-    np.save(tmp_path / "v.npy", np.linalg.pinv(means - means.mean(axis=0))[:, 1])
-    corpus, place = str(tmp_path / "c"), str(tmp_path / "m")
-    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--workers", "0"]) == 0
-    plan = [
-        "plan",
-        corpus,
-        "--model",
-        "gaussian-search",
-        "-k",
-        "3",
-        "--n-targets",
-        "1",
-        "--workers",
-        "0",
-        "--json",
-    ]
-    fit = [
-        "fit",
-        corpus,
-        place,
-        "--model",
-        "gaussian-search",
-        "-k",
-        "3",
-        "--n-targets",
-        "1",
-        "--workers",
-        "0",
-    ]
-    capsys.readouterr()
-    assert main(plan) == 0
-    assert json.loads(capsys.readouterr().out)["n_scans"] == 3
-    assert main([*fit, "--quiet"]) == 0
-    capsys.readouterr()
-    for given in (
-        ["--rows", str(tmp_path / "rows.npy")],
-        ["--target", "0"],
-        ["--along", str(tmp_path / "v.npy")],
-        ["--along", str(tmp_path / "v.npy"), "--side", "project"],
-    ):
-        assert main(["find", place, *given, "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert_allclose(found["mean"], means[1], atol=0.5)
-        assert found["weight"] == pytest.approx(true.weights[1], abs=0.05)
-    assert main(["find", place, "--target", "0", "--top", "2"]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in shown[-2:]] == [str(i) for i in np.argsort(-np.abs(means[1]))[:2]]
-    preferences = {}
-    for side in ("auto", "project", "whiten"):
-        assert main(["find", place, "--rows", str(tmp_path / "rows.npy"), "--side", side, "--json"]) == 0
-        preferences[side] = json.loads(capsys.readouterr().out)["preferences"]
-    assert preferences["auto"] == preferences["whiten"] != preferences["project"]
-    assert main(["find", place, "--target", "0", "--side", "x"]) == 2
-    assert "side: expected one of auto, project, whiten, got 'x'" in capsys.readouterr().err
-    assert main(["find", place]) == 2
-    assert "give one of --rows, --along and --target" in capsys.readouterr().err
-    assert main(["find", place, "--rows", corpus]) == 2
-    assert "cannot be read as an .npy file" in capsys.readouterr().err
-    for array, message in (
-        (np.full((2, 3), np.nan), "value at [0, 0]: expected a finite number, got nan"),
-        (np.ones(3), "shape: expected a matrix with a row for each labelled row, got (3,)"),
-        (np.ones((2, 3), complex), "type of the values: expected real numbers, got complex128"),
-    ):
-        np.save(tmp_path / "wrong.npy", array)
-        assert main(["find", place, "--rows", str(tmp_path / "wrong.npy")]) == 3
-        assert f"wrong.npy: {message}" in capsys.readouterr().err
-    (tmp_path / "text.npy").write_text("1,2,3\n")
-    assert main(["find", place, "--rows", str(tmp_path / "text.npy")]) == 2
-    assert (
-        "text.npy: cannot be read as an .npy file: it does not begin as such files do"
-        in capsys.readouterr().err
-    )
-    for command in (
-        ["transform", place, corpus, str(tmp_path / "o")],
-        ["predict", place, corpus, str(tmp_path / "o")],
-    ):
-        assert main(command) == 2
-        assert (
-            "got one of class GaussianSearch; use 'distmom find' with such models" in capsys.readouterr().err
-        )
-    assert not (tmp_path / "o").exists()
-    assert main(["report", place, str(tmp_path / "r.html")]) == 0
-    assert "Spectrum" in (tmp_path / "r.html").read_text()
 
 
 def test_the_example_of_the_documentation_runs():
