@@ -14,11 +14,21 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 DATA = Path(__file__).parents[2] / "shared" / "data"
 WORKFLOWS = Path(__file__).parents[1] / "workflows"
 
+#: seconds that a slow test may take; others may take the `timeout` of pyproject.toml
+SLOW_TIMEOUT_S = 900
+
 
 def pytest_configure(config):
     # Processes that share the processors must not each start a thread of BLAS for every processor.
     if config.getoption("numprocesses", None):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items):
+    # The time limit ends tests that hang; on slow processors, some slow tests take longer than it allows others.
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,9 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+import zarr
+from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
+from zarr.storage import MemoryStore
 
 from distmom.corpus.files.arrays import create_array, decode_array, encode_group, files_below
 from distmom.corpus.files.npy import map_npy, parse_npy, read_npy_header
@@ -232,6 +235,54 @@ def test_arrays_that_declare_more_than_there_is_are_refused(edit, message):
     metadata = {**json.loads(files["zarr.json"]), **edit}
     with pytest.raises(StoreError, match=message):
         decode_array("place", {**files, "zarr.json": json.dumps(metadata).encode()})
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64"]
+)
+@pytest.mark.parametrize("endian", ["little", "big"])
+@pytest.mark.parametrize(
+    ("shape", "chunks"), [((7,), (3,)), ((7, 5), (3, 2)), ((4, 3, 2), (4, 1, 2)), ((2, 0), (1, 1))]
+)
+def test_arrays_are_decoded_as_by_zarr(shape, chunks, endian, dtype):
+    files = {}
+    stored = zarr.create_array(
+        MemoryStore(files), shape=shape, chunks=chunks, dtype=dtype, serializer=BytesCodec(endian=endian),
+        compressors=[ZstdCodec(level=1), Crc32cCodec()], config={"write_empty_chunks": True},
+    )  # fmt: skip
+    if stored.size:
+        stored[...] = np.random.default_rng(0).integers(0, 100, shape)
+    found = decode_array("a", {key: value.to_bytes() for key, value in files.items()}, dtype, shape)
+    assert found.dtype == np.dtype(dtype)
+    assert found.dtype.isnative
+    assert found.flags.writeable
+    np.testing.assert_array_equal(found, stored[...])
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (
+            lambda files: files.pop("zarr.json"),
+            "a/zarr.json: expected the metadata of a Zarr array, got no such",
+        ),
+        (lambda files: files.update({"zarr.json": b"{"}), "a/zarr.json: is not JSON"),
+        (
+            lambda files: files.update({"zarr.json": b'{"zarr_format": 3, "node_type": "group"}'}),
+            "a/zarr.json: expected format 3 and array, got 3 and group",
+        ),
+        (lambda files: files.pop("c/0"), "a/c/0: expected a chunk, got no such file"),
+        (
+            lambda files: files.update({"c/0": files["c/0"][:-1] + bytes([files["c/0"][-1] ^ 1])}),
+            "a/c/0: the checksum of the chunk differs",
+        ),
+    ],
+)
+def test_a_file_of_an_array_that_is_wrong_is_named(edit, message):
+    files = files_below(encode_group({"x": np.arange(50.0)}), "x")
+    edit(files)
+    with pytest.raises(StoreError, match=message):
+        decode_array("a", files)
 
 
 @pytest.mark.parametrize(

@@ -44,17 +44,21 @@ def fitted(corpus, client=None):
     return {name: value.tobytes() for name, value in found.items()}
 
 
+@pytest.fixture(scope="module")
+def expected(corpus):
+    """What a fit in this process finds."""
+    return fitted(corpus)
+
+
 @pytest.mark.slow
-def test_same_bits_in_process_and_with_one_two_and_three_workers(corpus, cluster):
-    expected = fitted(corpus)
-    assert fitted(corpus, cluster) == expected
-    assert cluster.status == "running"
-    for workers in (1, 3):
-        with (
-            LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0") as local,
-            Client(local, set_as_default=False) as client,
-        ):
-            assert fitted(corpus, client) == expected
+@pytest.mark.parametrize("n_workers", [1, 2, 3])
+def test_same_bits_in_process_and_with_any_number_of_workers(corpus, expected, n_workers):
+    with (
+        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0") as local,
+        Client(local, set_as_default=False) as client,
+    ):
+        assert fitted(corpus, client) == expected
+        assert client.status == "running"
 
 
 @pytest.mark.slow
@@ -74,9 +78,8 @@ def test_many_labels_that_are_ranked_again_have_the_same_bits_on_two_workers(tmp
     assert scored(cluster) == scored()
 
 
-def test_workers_that_are_threads_of_this_process_give_the_same_bits(corpus):
+def test_workers_that_are_threads_of_this_process_give_the_same_bits(corpus, expected):
     """Two tasks of one process share its BLAS threads, caches and maps."""
-    expected = fitted(corpus)
     with Client(
         processes=False, n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0"
     ) as client:
