@@ -175,10 +175,18 @@ def check_workers(client: Client, run: str, record: str = "") -> None:
 
 
 def check_published(record: str) -> None:
-    """Check that this host can read the published record of a job; a UsageError or a StoreError otherwise."""
-    url = parse_record(record.encode(), "job.json").url
-    if ObjectStorage(url, FIRST).read_bytes("job.json", MAX_RECORD_BYTES) != record.encode():
-        raise UsageError(f"{url}: host {socket.gethostname()} finds another job there")
+    """Check that this host can read the published record of a job, and has the folder in which the job runs.
+
+    Raises
+    ------
+    UsageError, StoreError
+        If it cannot, or has not.
+    """
+    parsed, host = parse_record(record.encode(), "job.json"), socket.gethostname()
+    if ObjectStorage(parsed.url, FIRST).read_bytes("job.json", MAX_RECORD_BYTES) != record.encode():
+        raise UsageError(f"{parsed.url}: host {host} finds another job there")
+    if not Path(parsed.folder).is_dir():
+        raise UsageError(f"{parsed.folder}: host {host} has no such directory; specify one with --folder")
 
 
 def create_directory(place: Path, record: str) -> None:
@@ -239,6 +247,7 @@ def supervise_driver(run: str, scheduler: str | None = None, record: str = "") -
 def submit_to_slurm(place: Path, name: str, scheduler: str | None, record: str = "") -> None:
     """Submit a driver to SLURM, with the settings in the variables ``SBATCH_*`` of this process."""
     if record:
+        check_published(record)
         create_directory(place, record)
     line = shlex.join(driver_line(place, scheduler))
     command = ["sbatch", "--parsable", f"--job-name={name}", f"--output={place / 'out.txt'}"]

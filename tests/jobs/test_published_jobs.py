@@ -189,6 +189,18 @@ def test_a_name_belongs_to_one_job(site, s3):
     assert "jobs/other/job.json" not in s3.keys(site.bucket)
 
 
+@pytest.mark.parametrize("driver", ["scheduler", "worker"])
+def test_a_folder_that_the_cluster_lacks_is_refused_and_not_created(site, s3, driver):
+    missing = site.folder / "dta"
+    with pytest.raises(UsageError, match=r"dta: host .* has no such directory; specify one with --folder"):
+        submit(
+            ["fit", "corpus", "m"], scheduler=site.address, folder=missing, url=f"{site.jobs}/lost-{driver}",
+            driver=driver,
+        )  # fmt: skip
+    assert not missing.exists()
+    assert f"jobs/lost-{driver}/job.json" not in s3.keys(site.bucket)
+
+
 def test_a_scheduler_that_cannot_use_the_store_is_found_out_at_once(site, s3, tmp_path):
     (other := tmp_path / "other").mkdir()
     with (

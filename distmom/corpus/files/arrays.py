@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -228,8 +228,9 @@ def decode_array(
             raise StoreError(f"{place}/zarr.json: type: expected {kinds or 'numbers'}, got {dtype}")
         chunks = _checked_chunks(place, metadata, dtype, files)
         array = np.empty(metadata.shape, dtype)
-        order = cast(BytesCodec, metadata.codecs[0]).endian
-        stored = dtype if order is None else dtype.newbyteorder(order.value)
+        # The codec has no order of bytes if elements have a single one.
+        of_bytes: Any = metadata.codecs[0].to_dict().get("configuration") or {}
+        stored = dtype.newbyteorder(of_bytes.get("endian", "native"))
         for start, key in chunks.items():
             window = tuple(map(slice, start, np.add(start, metadata.chunks)))
             # Chunks at the end are stored in full size.
