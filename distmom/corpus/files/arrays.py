@@ -226,17 +226,18 @@ def decode_array(
             raise StoreError(f"{place}/zarr.json: shape: expected ({wanted}), got {metadata.shape}")
         if dtype.kind not in "fiub" if kinds is None else str(dtype) not in kinds.split("|"):
             raise StoreError(f"{place}/zarr.json: type: expected {kinds or 'numbers'}, got {dtype}")
-        chunks = _checked_chunks(place, metadata, dtype, files)
+        sizes = tuple(record["chunk_grid"]["configuration"]["chunk_shape"])
+        chunks = _checked_chunks(place, metadata, sizes, dtype, files)
         array = np.empty(metadata.shape, dtype)
         # The codec has no order of bytes if elements have a single one.
         of_bytes: Any = metadata.codecs[0].to_dict().get("configuration") or {}
         stored = dtype.newbyteorder(of_bytes.get("endian", "native"))
         for start, key in chunks.items():
-            window = tuple(map(slice, start, np.add(start, metadata.chunks)))
+            window = tuple(map(slice, start, np.add(start, sizes)))
             # Chunks at the end are stored in full size.
             inside = tuple(map(slice, array[window].shape))
             content = _decompressed(f"{place}/{key}", files[key])
-            array[window] = np.frombuffer(content, stored).reshape(metadata.chunks)[inside]
+            array[window] = np.frombuffer(content, stored).reshape(sizes)[inside]
         return array
     except StoreError:
         raise
@@ -265,9 +266,13 @@ def _decompressed(place: str, chunk: bytes) -> bytes:
 
 
 def _checked_chunks(
-    place: str, metadata: ArrayV3Metadata, dtype: np.dtype[Any], files: Mapping[str, bytes]
+    place: str,
+    metadata: ArrayV3Metadata,
+    sizes: tuple[int, ...],
+    dtype: np.dtype[Any],
+    files: Mapping[str, bytes],
 ) -> dict[tuple[int, ...], str]:
-    """Return the file of every chunk by the position of its first element.
+    """Return the file of every chunk, whose shape is ``sizes``, by the position of its first element.
 
     Raises
     ------
@@ -278,7 +283,7 @@ def _checked_chunks(
     if codecs != [BytesCodec, ZstdCodec, Crc32cCodec]:
         names = ", ".join(codec.__name__ for codec in codecs)
         raise StoreError(f"{place}/zarr.json: codecs: expected bytes, zstd and crc32c, got {names}")
-    shape, sizes = metadata.shape, metadata.chunks
+    shape = metadata.shape
     n_bytes = math.prod(sizes) * dtype.itemsize
     if n_bytes > MAX_CHUNK_BYTES or any(
         chunk > max(1, size) for chunk, size in zip(sizes, shape, strict=True)
