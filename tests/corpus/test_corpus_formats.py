@@ -207,6 +207,12 @@ def test_format_is_determined_by_the_file_name():
         detect_format("x.dat")
 
 
+@pytest.mark.parametrize(("name", "found"), [("x.npy", "npy"), ("a/x.zarr", "zarr"), ("x.tagged", "tagged")])
+def test_a_file_of_rows_in_place_of_documents_is_named_as_such(name, found):
+    with pytest.raises(UsageError, match=f"^{name}: expected documents, got rows or sequences \\({found}\\)"):
+        detect_format(name)
+
+
 def test_lines_of_fasttext_are_not_taken_for_texts(tmp_path):
     with pytest.raises(UsageError, match=r"x\.txt: lines begin with __label__, as for fastText: write"):
         make(tmp_path, "__label__a __label__b one two\n__label__a one two\n", "x.txt")

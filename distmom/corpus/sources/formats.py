@@ -18,7 +18,7 @@ from distmom.corpus.sources.readers.sparse import open_ldac, open_svmlight, open
 from distmom.corpus.sources.readers.spec import Source, Spec
 from distmom.corpus.sources.readers.text import open_csv, open_jsonl, open_lines, open_tsv
 from distmom.corpus.sources.readers.text_tables import open_arrow_texts, open_parquet_texts
-from distmom.corpus.sources.row_formats import ROW_FORMATS
+from distmom.corpus.sources.row_formats import ROW_FORMATS, detect_row_format
 from distmom.errors import UsageError
 
 
@@ -76,7 +76,7 @@ def detect_format(path: str) -> str:
     Raises
     ------
     UsageError
-        If neither indicates a format.
+        If neither indicates a format, or the name indicates one of rows.
     """
     name = bare_name(path)
     for key, known in FORMATS.items():
@@ -84,6 +84,11 @@ def detect_format(path: str) -> str:
             return key
     if name.endswith(".txt") and (found := _format_of_text(path)):
         return found
+    if rows := detect_row_format(path):
+        raise UsageError(
+            f"{path}: expected documents, got rows or sequences ({rows}); if the file has documents, specify "
+            "their format (--format)"
+        )
     formats = ", ".join(dict.fromkeys((*FORMATS, *ROW_FORMATS)))
     raise UsageError(f"{path}: the file name does not indicate a format; specify one of {formats} (--format)")
 
