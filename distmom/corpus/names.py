@@ -28,9 +28,8 @@ def check_names(what: str, names: Sequence[str] | None, expected: int) -> list[s
     seen: dict[str, int] = {}
     for position, name in enumerate(names):
         if not isinstance(name, str) or not name or not is_plain(name):
-            raise InputError.at(
-                what, None, f"entry {position}", "text without control characters", repr(name)[:80]
-            )
+            expected_name = "a name that is not empty" if name == "" else "text without control characters"
+            raise InputError.at(what, None, f"entry {position}", expected_name, repr(name)[:80])
         if name in seen:
             raise InputError.at(
                 what,

@@ -70,6 +70,8 @@ def test_dense_rows_of_any_real_type_and_order(tmp_path, dtype, stored):
         ),
         (np.zeros((3, 2)), {"names": ["a"]}, "array: names: number of entries: expected 2, got 1"),
         (np.zeros((3, 2)), {"names": ["a", "a"]}, "entry 1: expected a unique name"),
+        (np.zeros((3, 2)), {"names": ["a", ""]}, "entry 1: expected a name that is not empty, got ''"),
+        (np.zeros((3, 2)), {"names": ["a", "b\n"]}, "entry 1: expected text without control characters"),
         (np.zeros((2, 1)), {"lengths": [[1], [1, 2]]}, "lengths: shape: expected rows of equal length"),
         (
             np.zeros((2, 1)),
