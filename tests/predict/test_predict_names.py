@@ -14,7 +14,7 @@ from distmom.corpus import CorpusWriter, MemoryCorpus, text_corpus
 from distmom.errors import UsageError
 from distmom.evaluate.topics import evaluate_topics
 from distmom.models import MultiLabelMoM, SpectralLDA
-from distmom.predict import AlignedCorpus, align, predict_corpus, transform_corpus
+from distmom.predict import AlignedCorpus, align, predict_corpus, read_shares, transform_corpus
 from distmom.predict.aligned import unknown_words
 from distmom.predict.lines import escaped
 
@@ -140,6 +140,21 @@ def test_label_names_without_documents_write_no_file_of_labels(planted, tmp_path
     assert not (tmp_path / "none" / "labels.tsv").exists()
     rows = (tmp_path / "some" / "labels.tsv").read_text().splitlines()
     assert [row.split("\t")[:2] for row in rows] == [["a", "1"], ["b", "1"]]
+
+
+def test_lists_of_names_and_shares_of_labels_have_no_escapes(planted, tmp_path):
+    X, names = planted[0][:30], ["a\\b", "c"]
+    chosen = MemoryCorpus(X, np.eye(30, 2), label_names=names)
+    topics = SpectralLDA(3, init="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
+    transform_corpus(topics, chosen, tmp_path / "shares")
+    rows = (tmp_path / "shares" / "labels.tsv").read_text().splitlines()
+    assert [row.split("\t")[0] for row in rows] == names
+    assert [each.name for each in read_shares(tmp_path / "shares").labels] == names
+    fitted = MultiLabelMoM(2, head="linear", random_state=0).fit(X, [[names[i % 2]] for i in range(30)])
+    predict_corpus(fitted, MemoryCorpus(X), tmp_path / "predicted", top=2)
+    assert (tmp_path / "predicted" / "labels.txt").read_text().splitlines() == names
+    rows = (tmp_path / "predicted" / "predictions.tsv").read_text().splitlines()[1:]
+    assert {row.split("\t")[1] for row in rows} == {escaped(name) for name in names}
 
 
 @pytest.fixture(scope="module")
