@@ -11,6 +11,7 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score, cross_validate, train_test_split
+from sklearn.preprocessing import MultiLabelBinarizer
 from subjects import draw
 
 from distmom.errors import InputError, UsageError
@@ -86,6 +87,18 @@ def test_scores_find_the_labels_of_a_table_by_name(data):
     assert 0.0 < least < share
     with pytest.raises(UsageError, match=f"y: names of columns: .* such as '{names[0]}', got only others"):
         model.score(texts, table.rename(columns=str.upper))
+
+
+def test_scores_take_the_columns_of_a_matrix_in_the_order_of_the_classes(data):
+    texts, labels = data
+    numbers = {name: str(9 + i) for i, name in enumerate(sorted({name for each in labels for name in each}))}
+    lists = [[numbers[name] for name in each] for each in labels]
+    model = MultiLabelMoM(3, head="ridge").fit(texts, lists)
+    # As text, "9" follows "10".
+    assert model.classes_.tolist() != sorted(model.classes_)
+    in_order = MultiLabelBinarizer(classes=model.classes_.tolist()).fit_transform(lists)
+    assert model.score(texts, in_order) == model.score(texts, lists) > 0.8
+    assert model.score(texts, MultiLabelBinarizer().fit_transform(lists)) < 0.8
 
 
 def test_names_and_numbers_of_classes_are_no_scores_of_each_other(data):

@@ -327,8 +327,8 @@ class LabelPredictor:
             At least one document; as for `predict`.
         y : list of str, list of lists of str, list or array of int, or matrix or table of shape \
                 (n_documents, n_labels)
-            Labels, as for `fit`; those of a table are found by the names of its columns. Labels that the model
-            does not know count as misses.
+            Labels, as for `fit`; those of a table are found by the names of its columns, and those of a matrix
+            are in the order of `classes_`. Labels that the model does not know count as misses.
 
         Returns
         -------
