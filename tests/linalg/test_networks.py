@@ -38,6 +38,22 @@ def test_responses_in_any_order_sign_and_scale_give_back_the_weights(seed):
     assert_allclose(scaled.deviations, deviations / np.abs(scales), atol=1e-10)
 
 
+@pytest.mark.parametrize("decades", [3, 8, 120])
+def test_units_of_nodes_change_neither_the_order_nor_the_weights_between_nodes_of_variance_one(decades):
+    weights, deviations, _, rng = network(6, 2)
+    responses = np.linalg.inv(np.eye(6) - weights) * deviations
+    units = 10.0 ** rng.uniform(-decades, decades, 6)
+    exact = network_of_factors(responses * units[:, None])
+    assert_allclose(exact.weights * units / units[:, None], weights, atol=1e-10)
+    assert_allclose(exact.deviations / units, deviations, rtol=1e-10)
+    assert precedes(exact.order, weights)
+    sampled = responses + 0.2 * rng.standard_normal((6, 6))
+    found, scaled = network_of_factors(sampled), network_of_factors(sampled * units[:, None])
+    assert_allclose(scaled.weights * units / units[:, None], found.weights, atol=1e-10)
+    assert scaled.order.tolist() == found.order.tolist()
+    assert_allclose(scaled.against, found.against)
+
+
 def test_errors_of_responses_are_of_the_size_of_their_noise():
     weights, deviations, _, rng = network(6, 1)
     responses = np.linalg.inv(np.eye(6) - weights) * deviations
@@ -63,7 +79,8 @@ def test_second_moments_and_the_order_give_back_the_weights(seed):
 def test_dependent_factors_and_moments_are_refused():
     with pytest.raises(NumericalError, match="the factors of 3 nodes are linearly dependent"):
         network_of_factors(np.ones((3, 3)))
-    with pytest.raises(NumericalError, match="not positive definite"):
-        network_of_order(np.diag([1.0, -1.0]), np.arange(2))
+    for moment in (np.diag([1.0, -1.0]), np.full((2, 2), np.nan)):
+        with pytest.raises(NumericalError, match="not positive definite"):
+            network_of_order(moment, np.arange(2))
     with pytest.raises(UsageError, match="order: expected a permutation of 2 nodes"):
         network_of_order(np.eye(2), np.zeros(2, int))

@@ -8,9 +8,10 @@ Javanmard, Kakade, "Learning Topic Models and Latent Bayesian Networks Under Exp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import cholesky
 from scipy.optimize import linear_sum_assignment
 
 from distmom.errors import NumericalError, UsageError
@@ -29,8 +30,8 @@ class Network:
     deviations : ndarray of shape (k,)
         Standard deviations of the noises.
     against : float
-        Share of the magnitudes of all weights that was against the order and was set to zero: 0 for an exact
-        network.
+        Share of the magnitudes of all weights, between nodes of variance one, that was against the order and was
+        set to zero: 0 for an exact network.
     """
 
     weights: np.ndarray
@@ -41,6 +42,8 @@ class Network:
 
 def network_of_factors(factors: np.ndarray) -> Network:
     """Return the network whose responses to the noises are given in unknown order and sign (theorem 4.1).
+
+    The order of the nodes does not depend on their scale.
 
     Parameters
     ----------
@@ -55,17 +58,16 @@ def network_of_factors(factors: np.ndarray) -> Network:
         If the matrix is singular.
     """
     k = len(factors)
-    magnitudes = np.abs(factors)
-    largest = float(magnitudes.max())
-    if not largest > 0.0 or np.linalg.matrix_rank(factors) < k:
+    sizes = np.linalg.norm(factors, axis=1)
+    if not (sizes > 0.0).all() or np.linalg.matrix_rank(unit := factors / sizes[:, None]) < k:
         raise NumericalError(f"the factors of {k} nodes are linearly dependent")
     # The only permutation of a triangular matrix without a zero on the diagonal.
-    logs = np.log(np.maximum(magnitudes / largest, 1e-14))
-    paired = factors[:, linear_sum_assignment(-logs)[1]]
+    logs = np.log(np.maximum(np.abs(unit), 1e-14))
+    paired = unit[:, linear_sum_assignment(-logs)[1]]
     own = np.diag(paired)
     weights = np.eye(k) - own[:, None] * np.linalg.inv(paired)
-    order = _order(np.abs(weights))
-    return _network(weights, order, np.abs(own))
+    found = _network(weights, _order(np.abs(weights)), np.abs(own))
+    return replace(found, weights=found.weights * sizes[:, None] / sizes, deviations=found.deviations * sizes)
 
 
 def network_of_order(second: np.ndarray, order: np.ndarray) -> Network:
@@ -92,8 +94,9 @@ def network_of_order(second: np.ndarray, order: np.ndarray) -> Network:
     if not np.array_equal(np.sort(order), np.arange(k)):
         raise UsageError(f"order: expected a permutation of {k} nodes")
     try:
-        triangle = np.linalg.cholesky(second[np.ix_(order, order)])
-    except np.linalg.LinAlgError as error:
+        # Unlike the function of the same name in NumPy, it does not accept NaN.
+        triangle = cholesky(second[np.ix_(order, order)], lower=True)
+    except ValueError as error:
         raise NumericalError("the second moment of the nodes is not positive definite") from error
     own = np.diag(triangle)
     sorted_weights = np.eye(k) - own[:, None] * np.linalg.inv(triangle)
