@@ -67,6 +67,32 @@ def test_an_exact_covariance_gives_back_all_levels(make):
     assert len(levels) == 2
 
 
+@pytest.mark.parametrize("decades", [3, 100])
+def test_units_of_the_observed_variables_do_not_matter(decades):
+    loadings = [crossed(8, 1, 6), crossed(2, 2, 4)]
+    covariances, noises = population(loadings, np.eye(2) + 0.3)
+    units = 10.0 ** np.random.default_rng(1).uniform(-decades, decades, 48)
+    lower, upper = learn_hierarchy(covariances[0] * np.outer(units, units), [8, 2], n_partitions=20)
+    assert_allclose(np.abs(lower.loadings).max(axis=0), 1.0)
+    assert_allclose(lower.noise / units**2, noises[0], atol=1e-10)
+    nodes, scales = in_found_coordinates(lower.loadings / units[:, None], loadings[0])
+    assert_allclose(lower.loadings / units[:, None] * scales, loadings[0][:, nodes], atol=1e-10)
+    of_units = lower.covariance / scales[:, None] / scales
+    assert_allclose(of_units, covariances[1][np.ix_(nodes, nodes)], atol=1e-10)
+    true = loadings[1][nodes]
+    found = upper.loadings / scales[:, None]
+    nodes, scales = in_found_coordinates(found, true)
+    assert_allclose(found * scales, true[:, nodes], atol=1e-10)
+
+
+def test_a_variable_without_variance_has_no_loadings():
+    covariances, _ = population([crossed(8, 1, 6)], np.eye(8))
+    plain = learn_hierarchy(covariances[0], [8], n_partitions=20)[0]
+    level = learn_hierarchy(np.pad(covariances[0], (0, 1)), [8], n_partitions=20)[0]
+    assert_allclose(level.loadings[-1], 0.0, atol=1e-10)
+    assert_allclose(level.noise[:-1], plain.noise, atol=1e-10)
+
+
 @pytest.mark.slow
 def test_errors_fall_with_the_root_of_the_number_of_rows():
     loadings = [crossed(6, 3, 5), tree(2, 4)]
@@ -113,3 +139,12 @@ def test_sizes_that_no_hierarchy_has_are_refused():
         learn_hierarchy(covariance, [9, 4])
     with pytest.raises(NumericalError):
         learn_hierarchy(np.eye(27), [3], n_partitions=2)
+
+
+def test_covariances_that_are_no_square_or_not_finite_are_refused():
+    with pytest.raises(UsageError, match=r"covariance: expected a square matrix, got shape \(9, 8\)"):
+        learn_hierarchy(np.ones((9, 8)), [2])
+    with pytest.raises(NumericalError, match="the covariance has entries that are not finite"):
+        learn_hierarchy(np.diag([np.nan] * 9), [2])
+    with pytest.raises(UsageError, match="is not symmetric"):
+        learn_hierarchy(population([tree(3, 1)], np.eye(3))[0][0] + np.triu(np.ones((9, 9)), 1), [3])

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from distmom.errors import UsageError
+from distmom.errors import NumericalError, UsageError
 from distmom.linalg.expansion.latent_networks import sparse_loadings
 from distmom.linalg.lowrank import find_split
 from distmom.linalg.whiten import whiten
@@ -38,7 +38,7 @@ class Level:
     leaks : ndarray of shape (k,)
         As in `SparseColumns`.
     off_diagonal_share : float
-        As in `DiagonalLowRank`.
+        As in `DiagonalLowRank`, for variables of variance one.
     """
 
     loadings: np.ndarray
@@ -59,7 +59,8 @@ def learn_hierarchy(
     """Return the levels of a hierarchy with a covariance of observed variables (theorem 5.5).
 
     The order, the scales and the signs of the variables of a level are those of the columns of the loadings below
-    it. The highest level may be correlated in any way (remark 5.6).
+    it. The highest level may be correlated in any way (remark 5.6). The variables of every level are scaled to
+    variance one before the level above is found, so that the units of the observed ones do not matter.
 
     Parameters
     ----------
@@ -83,11 +84,16 @@ def learn_hierarchy(
     ------
     UsageError
         If there is no hidden level, a level has less than three times as many variables as the one above, or the
-        covariance is not symmetric.
+        covariance is not a symmetric matrix.
     NumericalError
-        If the covariance of a level does not carry the level above, or the supports of the loadings overlap too
-        much.
+        If an entry is not finite, the covariance of a level does not carry the level above, or the supports of the
+        loadings overlap too much.
     """
+    covariance = np.asarray(covariance, dtype=np.float64)
+    if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
+        raise UsageError(f"covariance: expected a square matrix, got shape {covariance.shape}")
+    if not np.isfinite(covariance).all():
+        raise NumericalError("the covariance has entries that are not finite")
     if not sizes:
         raise UsageError("sizes: expected at least one hidden level")
     widths = [len(covariance), *sizes]
@@ -104,12 +110,20 @@ def learn_hierarchy(
 
 
 def _level(covariance: np.ndarray, k: int, n_partitions: int, n_projected: int, seed: int) -> Level:
-    split = find_split(covariance, k, n_partitions=n_partitions, seed=seed)
+    variances = np.diag(covariance)
+    units = np.sqrt(np.where(variances > 0.0, variances, 1.0))
+    split = find_split(covariance / np.outer(units, units), k, n_partitions=n_partitions, seed=seed)
     white = whiten(split.low_rank, k)
     n = len(covariance)
     found = sparse_loadings(
         white, n_constraints=n, n_program_rows=n, n_starts=10 * k, n_projected=n_projected, seed=seed
     )
+    loadings = found.loadings * units[:, None]
+    scales = loadings[np.abs(loadings).argmax(axis=0), np.arange(k)]
     return Level(
-        found.loadings, split.diagonal, found.covariance, found.columns.leaks, split.off_diagonal_share
+        loadings / scales,
+        split.diagonal * units**2,
+        found.covariance * np.outer(scales, scales),
+        found.columns.leaks,
+        split.off_diagonal_share,
     )
