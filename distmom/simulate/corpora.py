@@ -20,7 +20,7 @@ from distmom.corpus.files.space import space_explained
 from distmom.corpus.stored.shard import ShardResult, write_shard
 from distmom.errors import ELSEWHERE, StoreError, UsageError
 from distmom.simulate.draws import draw_documents
-from distmom.simulate.planted_model import Planted, Zipf
+from distmom.simulate.planted_model import MOST_DOCUMENTS, Planted, Zipf
 
 #: format of truth.json
 TRUTH = RecordFormat("distmom-truth", 2, "draw the corpus again")
@@ -78,6 +78,8 @@ def synthesise(
         raise UsageError(
             f"first={first} and shard_documents={shard_documents} do not define a range of documents"
         )
+    if first > (most := MOST_DOCUMENTS - model.n_documents):
+        raise UsageError(f"first={first}: expected at most {most}, so that numbers of documents have 64 bits")
     refuse_inside(Path(path).absolute())
     truth = destination(f"{Path(path).absolute()}.truth")
     recover(truth)

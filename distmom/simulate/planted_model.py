@@ -10,11 +10,15 @@ numbers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from distmom.errors import UsageError
+
+#: documents are numbered by int64, columns by int32, and states by uint16
+MOST_DOCUMENTS, _MOST_COLUMNS, _MOST_STATES = 2**63 - 1, 2**31 - 1, 2**16
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,8 @@ class Planted:
     Raises
     ------
     UsageError
-        If a size is too small, an offset is not positive, or there are fewer words or labels than states.
+        If a size, an offset, a share, a median, a mean or, for topics, ``alpha0`` is out of range, or there are
+        fewer words or labels than states.
     """
 
     n_documents: int
@@ -88,23 +93,35 @@ class Planted:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("n_documents", 1),
-            ("n_words", 2),
-            ("n_labels", 0),
-            ("n_states", 1),
-            ("head_words", 1),
-            ("seed", 0),
+        for name, least, most in (
+            ("n_documents", 1, MOST_DOCUMENTS),
+            ("n_words", 2, _MOST_COLUMNS),
+            ("n_labels", 0, _MOST_COLUMNS),
+            ("n_states", 1, _MOST_STATES),
+            ("head_words", 1, math.inf),
+            ("seed", 0, math.inf),
         ):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name}: expected at least {least}, got {getattr(self, name)}")
-        for name in ("word_offset", "head_offset", "label_offset"):
-            if not 0.0 < getattr(self, name) < np.inf:
+            value = getattr(self, name)
+            if value < least:
+                raise UsageError(f"{name}: expected at least {least}, got {value}")
+            if value > most:
+                raise UsageError(f"{name}: expected at most {most:,}, got {value:,}")
+        positive = ["word_offset", "head_offset", "label_offset", "median_words", "mean_words"]
+        positive += ["median_labels", "mean_labels"] if self.n_labels else ["alpha0"]
+        for name in positive:
+            if not 0.0 < getattr(self, name) < math.inf:
                 raise UsageError(f"{name}: expected a positive number, got {getattr(self, name)}")
-        if self.n_states > self.n_words or (self.n_labels and self.n_states > self.n_labels):
+        for name in ("own_words", "own_labels"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UsageError(f"{name}: expected a number from 0 to 1, got {getattr(self, name)}")
+        if self.n_labels and self.n_states > min(self.n_words, self.n_labels):
             raise UsageError(
                 f"n_states={self.n_states}: every state needs words and labels of its own, but there are "
                 f"{self.n_words} words and {self.n_labels} labels"
+            )
+        if self.n_states > self.n_words:
+            raise UsageError(
+                f"n_states={self.n_states}: every state needs words of its own, but there are {self.n_words} words"
             )
 
     @property

@@ -152,6 +152,37 @@ def test_wrong_sizes_and_damaged_truths_are_named(tmp_path):
         load_truth(tmp_path / "corpus.truth")
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_states": 2**16 + 1}, "n_states: expected at most 65,536, got 65,537"),
+        ({"n_documents": 2**63}, "n_documents: expected at most 9,223,372,036,854,775,807, got"),
+        ({"n_words": 2**31}, "n_words: expected at most 2,147,483,647, got 2,147,483,648"),
+        ({"median_words": 0.0}, r"median_words: expected a positive number, got 0\.0"),
+        ({"mean_words": np.nan}, "mean_words: expected a positive number, got nan"),
+        ({"median_labels": 0.0}, r"median_labels: expected a positive number, got 0\.0"),
+        ({"own_words": 1.5}, r"own_words: expected a number from 0 to 1, got 1\.5"),
+        ({"own_labels": -0.1}, r"own_labels: expected a number from 0 to 1, got -0\.1"),
+        ({"n_labels": 0, "alpha0": 0.0}, r"alpha0: expected a positive number, got 0\.0"),
+        ({"n_labels": 0, "alpha0": np.nan}, "alpha0: expected a positive number, got nan"),
+        ({"n_labels": 0, "alpha0": 1.0, "n_states": 901}, "needs words of its own, but there are 900 words$"),
+    ],
+)  # fmt: skip
+def test_models_that_cannot_be_drawn_are_refused(changes, message):
+    with pytest.raises(UsageError, match=message):
+        replace(SMALL, **changes)
+
+
+def test_numbers_of_documents_beyond_64_bits_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(
+        UsageError, match=f"first={2**63}: expected at most {2**63 - 1 - 3000}, so that numbers"
+    ):
+        synthesise(SMALL, tmp_path / "corpus", first=2**63)
+    assert not list(tmp_path.iterdir())
+    last = synthesise(preset_of(SMALL, 3), tmp_path / "corpus", first=2**63 - 4)
+    assert last.n_documents == 3
+
+
 def interrupted(*arguments, **options):
     raise KeyboardInterrupt
 
