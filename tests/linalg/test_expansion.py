@@ -68,6 +68,37 @@ def test_gaussian_entries_are_generic_and_equal_ones_are_not():
         is_generic(np.ones((60, 8)))
 
 
+@pytest.mark.parametrize("decades", [3, 12, 140])
+def test_units_of_rows_and_columns_do_not_decide_whether_a_matrix_is_generic(decades):
+    rng = np.random.default_rng(0)
+    generic = bernoulli_gaussian(9, 3, 0.4, 0)
+    planted = generic.copy()
+    planted[:2, :2] = 1.0
+    assert is_generic(generic)
+    assert not is_generic(planted)
+    for _ in range(5):
+        units = 10.0 ** rng.uniform(-decades, decades, (9, 1)), 10.0 ** rng.uniform(-decades, decades, 3)
+        assert is_generic(generic * units[0] * units[1])
+        assert not is_generic(planted * units[0] * units[1])
+
+
+@pytest.mark.parametrize("unit", [1e-150, 1e-9, 1e12, 1e150])
+def test_units_change_neither_certificates_nor_conditions_of_programs(unit):
+    matrix = bernoulli_gaussian(24, 4, 0.35, 0)
+    expected = program_conditions(matrix)
+    columns = np.array([unit, 1.0, 1.0, 1.0])
+    for row in range(0, 24, 4):
+        for column in np.flatnonzero(matrix[row]):
+            certificate = program_certificate(matrix, row, int(column))
+            for scaled in (matrix * unit, matrix * columns):
+                np.testing.assert_allclose(
+                    program_certificate(scaled, row, int(column)), certificate, rtol=1e-6
+                )
+    found = program_conditions(matrix * unit)
+    np.testing.assert_allclose(found.first, expected.first)
+    np.testing.assert_allclose(found.second, expected.second)
+
+
 def test_generic_matrices_satisfy_their_definition_for_cancelling_vectors():
     matrix = bernoulli_gaussian(10, 4, 0.5, 1)
     assert is_generic(matrix)

@@ -63,6 +63,18 @@ def test_the_partition_splits_a_diagonal_from_a_matrix_of_low_rank():
         split_diagonal(low + np.diag(noise), 3, np.arange(9).reshape(3, 3))
 
 
+@pytest.mark.parametrize("decades", [3, 12, 140])
+def test_units_of_rows_and_columns_do_not_decide_whether_there_is_a_partition(decades):
+    rng = np.random.default_rng(0)
+    matrix = rng.standard_normal((9, 3))
+    dependent = matrix.copy()
+    dependent[2:, 2] = dependent[2:, 1]
+    for _ in range(5):
+        units = 10.0 ** rng.uniform(-decades, decades, (9, 1)), 10.0 ** rng.uniform(-decades, decades, 3)
+        assert rank_partition(matrix * units[0] * units[1]) is not None
+        assert rank_partition(dependent * units[0] * units[1]) is None
+
+
 def test_no_part_is_refused():
     with pytest.raises(UsageError, match="n_parts: expected at least 1, got 0"):
         rank_partition(np.eye(2), 0)

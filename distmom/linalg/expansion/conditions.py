@@ -66,6 +66,26 @@ def expands(support: np.ndarray) -> bool:
     return bool(least_excess(support) >= np.count_nonzero(support, axis=0).max())
 
 
+def balanced(matrix: np.ndarray) -> np.ndarray:
+    """Return a matrix with rows and columns in units for which its entries are of similar magnitude.
+
+    The mean square of the logarithms of the entries that are not zero is as small as possible, so that the result
+    does not depend on the units of the rows and columns that are given. The zeros of ``A v`` and the ranks of
+    submatrices are those of the matrix.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (n, k)
+    """
+    n, k = matrix.shape
+    rows, columns = np.nonzero(matrix)
+    logs = np.log(np.abs(matrix[rows, columns]))
+    units = np.linalg.lstsq(np.hstack([np.eye(n)[rows], np.eye(k)[columns]]), logs, rcond=None)[0]
+    found = np.zeros((n, k))
+    found[rows, columns] = np.sign(matrix[rows, columns]) * np.exp(logs - units[rows] - units[n + columns])
+    return found
+
+
 def is_generic(matrix: np.ndarray) -> bool:
     """Return whether ``||A v||_0 > |N(supp v)| - |supp v|`` for all v of at least two entries (condition 3).
 
@@ -82,6 +102,7 @@ def is_generic(matrix: np.ndarray) -> bool:
     UsageError
         If there are more than `MOST_SUBMATRICES` submatrices.
     """
+    matrix = balanced(matrix)
     k = matrix.shape[1]
     sets = [list(s) for size in range(2, k + 1) for s in itertools.combinations(range(k), size)]
     reached = [np.flatnonzero((matrix[:, s] != 0.0).any(axis=1)) for s in sets]
@@ -125,9 +146,12 @@ def program_certificate(matrix: np.ndarray, row: int, column: int) -> float:
     UsageError
         If the column is zero in this row.
     """
-    own = matrix[row, column]
-    if own == 0.0:
+    if matrix[row, column] == 0.0:
         raise UsageError(f"column: expected one that is not zero in row {row}, got {column}")
+    # The solver has absolute tolerances, and the units of the columns do not matter.
+    sizes = np.abs(matrix).max(axis=0)
+    matrix = matrix / np.where(sizes > 0.0, sizes, 1.0)
+    own = matrix[row, column]
     inside = matrix[:, column] != 0.0
     others = np.delete(matrix, column, axis=1)
     outside = others[~inside]

@@ -14,6 +14,7 @@ from collections import deque
 import numpy as np
 
 from distmom.errors import UsageError
+from distmom.linalg.expansion.conditions import balanced
 
 #: residuals and coefficients up to this value, for rows of length one, count as zero
 _ZERO = 1e-10
@@ -41,6 +42,7 @@ def rank_partition(matrix: np.ndarray, n_parts: int = 3) -> list[np.ndarray] | N
     if n_parts < 1:
         raise UsageError(f"n_parts: expected at least 1, got {n_parts}")
     n, k = matrix.shape
+    matrix = balanced(matrix)
     lengths = np.linalg.norm(matrix, axis=1)
     rows = matrix / np.where(lengths > 0.0, lengths, 1.0)[:, None]
     parts: list[list[int]] = [[] for _ in range(n_parts)]
