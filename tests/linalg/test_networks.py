@@ -39,7 +39,7 @@ def test_responses_in_any_order_sign_and_scale_give_back_the_weights(seed):
 
 
 @pytest.mark.parametrize("decades", [3, 8, 120])
-def test_units_of_nodes_change_neither_the_order_nor_the_weights_between_nodes_of_variance_one(decades):
+def test_units_of_nodes_change_neither_the_order_nor_the_weights_for_noises_of_variance_one(decades):
     weights, deviations, _, rng = network(6, 2)
     responses = np.linalg.inv(np.eye(6) - weights) * deviations
     units = 10.0 ** rng.uniform(-decades, decades, 6)

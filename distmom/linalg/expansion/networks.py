@@ -30,8 +30,8 @@ class Network:
     deviations : ndarray of shape (k,)
         Standard deviations of the noises.
     against : float
-        Share of the magnitudes of all weights, between nodes of variance one, that was against the order and was
-        set to zero: 0 for an exact network.
+        Share of the magnitudes of all weights, in units in which the noises have variance one, that was against
+        the order and was set to zero: 0 for an exact network.
     """
 
     weights: np.ndarray
@@ -62,12 +62,13 @@ def network_of_factors(factors: np.ndarray) -> Network:
     if not (sizes > 0.0).all() or np.linalg.matrix_rank(unit := factors / sizes[:, None]) < k:
         raise NumericalError(f"the factors of {k} nodes are linearly dependent")
     # The only permutation of a triangular matrix without a zero on the diagonal.
-    logs = np.log(np.maximum(np.abs(unit), 1e-14))
-    paired = unit[:, linear_sum_assignment(-logs)[1]]
+    logs = np.log(np.maximum(np.abs(unit), np.finfo(float).tiny))
+    paired = factors[:, linear_sum_assignment(-logs)[1]]
     own = np.diag(paired)
-    weights = np.eye(k) - own[:, None] * np.linalg.inv(paired)
+    # With noises of variance one, all weights have sampling errors of similar size, in any units of the nodes.
+    weights = np.eye(k) - np.linalg.inv(paired / own[:, None])
     found = _network(weights, _order(np.abs(weights)), np.abs(own))
-    return replace(found, weights=found.weights * sizes[:, None] / sizes, deviations=found.deviations * sizes)
+    return replace(found, weights=found.weights * own[:, None] / own)
 
 
 def network_of_order(second: np.ndarray, order: np.ndarray) -> Network:
