@@ -105,6 +105,32 @@ def test_exhaustive_search_gives_back_columns_that_expand():
         exhaustive_columns(np.linalg.qr(np.random.default_rng(0).standard_normal((60, 10)))[0])
 
 
+@pytest.mark.parametrize(("n", "k", "density"), [(24, 3, 0.35), (40, 5, 0.3)])
+def test_all_columns_of_exact_spaces_are_found_where_their_supports_expand(n, k, density):
+    n_tried = 0
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        matrix = rng.standard_normal((n, k)) * (rng.random((n, k)) < density)
+        if not expands(matrix != 0.0):
+            continue
+        n_tried += 1
+        basis = basis_of(matrix)
+        found = search(basis)
+        assert missed(basis @ found.coefficients, matrix).max() < 1e-8
+        assert sorted(found.zeros) >= sorted((matrix == 0.0).sum(axis=0))
+    assert n_tried > 10
+
+
+def test_rows_of_zeros_do_not_make_a_sampled_space_exact():
+    matrix = bernoulli_gaussian(60, 4, 0.3, 0)
+    noisy = matrix + 0.01 * np.random.default_rng(1).standard_normal(matrix.shape)
+    basis, padded = basis_of(noisy), basis_of(np.pad(noisy, ((0, 20), (0, 0))))
+    found, wide = search(basis), search(padded)
+    assert not wide.exact.any()
+    assert (padded[:60] @ wide.coefficients - basis @ found.coefficients).max() < 1e-8
+    assert (wide.zeros == found.zeros + 20).all()
+
+
 def test_restarts_find_columns_that_overlap():
     """Draws that expand, of which programs alone solve few."""
     solved, by_programs = [], []
@@ -177,8 +203,11 @@ def test_lewis_weights_solve_their_equation():
 def test_spaces_without_enough_vectors_are_refused():
     basis = np.zeros((10, 3))
     basis[[0, 1], [0, 1]] = 1.0
-    with pytest.raises(NumericalError, match="found 2 independent sparse vectors, expected 3"):
+    with pytest.raises(NumericalError, match="2 rows of the basis are not zero, expected at least 3"):
         sparse_columns(basis, n_constraints=10, n_program_rows=10, n_starts=0)
+    basis = basis_of(bernoulli_gaussian(30, 3, 0.3, 0))
+    with pytest.raises(NumericalError, match="found 2 independent sparse vectors, expected 3"):
+        sparse_columns(basis, n_constraints=2, n_program_rows=30, n_starts=0)
 
 
 def programs_are_certified(matrix):
@@ -220,7 +249,7 @@ def test_errors_of_projections_are_of_the_size_of_the_noise():
 
 def test_columns_of_projections_complete_those_of_the_search():
     """A draw of which neither the search, with few programs, nor projections find all columns."""
-    matrix = bernoulli_gaussian(60, 8, 0.3, 5)
+    matrix = bernoulli_gaussian(60, 8, 0.3, 28)
     basis = basis_of(matrix)
     projected = projected_columns(basis, n_constraints=16)
     options = {"n_constraints": 8, "n_program_rows": 320, "n_starts": 0}

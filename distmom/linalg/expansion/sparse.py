@@ -148,8 +148,7 @@ def reweighted(basis: np.ndarray, row_weights: np.ndarray, w: np.ndarray) -> np.
     k = basis.shape[1]
     sampled = _reweighted(basis, row_weights, w, SAMPLED_EPSILONS)
     exact = _reweighted(basis, row_weights, sampled, EXACT_EPSILONS)
-    n_zeros = int((np.abs(_scaled(basis @ exact)) < EXACT_ZERO).sum())
-    return exact if n_zeros >= k - 1 + EXACT_MARGIN else sampled
+    return exact if _is_exact(basis @ exact, k) else sampled
 
 
 def _reweighted(
@@ -207,6 +206,11 @@ def polished(basis: np.ndarray, w: np.ndarray) -> Polished:
         threshold = min(threshold, max(NOISE_FACTOR * noise, EXACT_ZERO))
     exact = threshold == EXACT_ZERO and n_zeros >= k - 1 + EXACT_MARGIN
     return Polished(w, n_zeros, leak, exact)
+
+
+def _is_exact(vector: np.ndarray, k: int) -> bool:
+    """Return whether a vector has more zeros up to rounding than one in a sampled space of k dimensions."""
+    return int((np.abs(_scaled(vector)) < EXACT_ZERO).sum()) >= k - 1 + EXACT_MARGIN
 
 
 def _null_vector(rows: np.ndarray) -> tuple[np.ndarray, float, bool]:
@@ -291,9 +295,15 @@ def sparse_columns(
     Raises
     ------
     NumericalError
-        If the vectors that were found span fewer than k dimensions.
+        If fewer than k rows are not zero, or the vectors that were found span fewer than k dimensions.
     """
     k = basis.shape[1]
+    # Rows of zeros would count among the zeros of every vector, which show whether the space is exact.
+    sizes = np.linalg.norm(basis, axis=1)
+    is_used = sizes > EXACT_ZERO * sizes.max()
+    basis = basis[is_used]
+    if len(basis) < k:
+        raise NumericalError(f"{len(basis)} rows of the basis are not zero, expected at least {k}")
     rng = np.random.default_rng(seed)
     rows, weights = program_rows(basis, n_program_rows, rng)
     part = basis[rows]
@@ -301,11 +311,13 @@ def sparse_columns(
     plain = [sparse_program(part * weights[:, None], basis[i]) for i in constraints]
     found = [w for w in plain if w is not None]
     if candidates is not None:
-        found += list((basis.T @ candidates).T)
+        found += list((basis.T @ candidates[is_used]).T)
     starts = distinct(part, found, SAME_START)
     for _ in range(n_starts if k > 1 else 0):
         some = rng.choice(len(part), min(len(part), k - 1), replace=False)
         starts.append(np.linalg.svd(part[some])[2][-1])
+    # In an exact space, reweighting may lead away from a null vector that is a column.
+    found += [start for start in starts if _is_exact(part @ start, k)]
     found += [reweighted(part, weights, start) for start in starts]
     ends = [polished(basis, w) for w in distinct(part, found, SAME)]
     vectors = basis @ np.array([end.w for end in ends]).reshape(-1, k).T
@@ -319,7 +331,7 @@ def sparse_columns(
     largest = vectors[np.abs(vectors[:, chosen]).argmax(axis=0), chosen]
     return SparseColumns(
         np.column_stack([end.w for end in picked]) / largest,
-        np.array([end.n_zeros for end in picked]),
+        np.array([end.n_zeros for end in picked]) + np.count_nonzero(~is_used),
         np.array([end.leak for end in picked]),
         np.array([end.exact for end in picked]),
         len(constraints),
