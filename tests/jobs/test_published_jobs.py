@@ -189,7 +189,7 @@ def test_a_name_belongs_to_one_job(site, s3):
     assert "jobs/other/job.json" not in s3.keys(site.bucket)
 
 
-@pytest.mark.parametrize("driver", ["scheduler", "worker"])
+@pytest.mark.parametrize("driver", ["scheduler", "worker", "slurm"])
 def test_a_folder_that_the_cluster_lacks_is_refused_and_not_created(site, s3, driver):
     missing = site.folder / "dta"
     with pytest.raises(UsageError, match=r"dta: host .* has no such directory; specify one with --folder"):

@@ -229,7 +229,7 @@ def decode_array(
         sizes = tuple(record["chunk_grid"]["configuration"]["chunk_shape"])
         chunks = _checked_chunks(place, metadata, sizes, dtype, files)
         array = np.empty(metadata.shape, dtype)
-        # The codec has no order of bytes if elements have a single one.
+        # Elements of one byte have no order of bytes.
         of_bytes: Any = metadata.codecs[0].to_dict().get("configuration") or {}
         stored = dtype.newbyteorder(of_bytes.get("endian", "native"))
         for start, key in chunks.items():

@@ -10,7 +10,8 @@ supports of the columns expand and the entries are generic, the columns are the 
 On samples, and where supports overlap more, a program often returns another vertex. `sparse_columns` therefore
 starts reweighted least squares (Chartrand and Yin, "Iteratively reweighted algorithms for compressive sensing",
 2008), which need no linear program, from the solutions and from the null vectors of random rows, picks the
-sparsest independent vectors of all, and solves for each by least squares on the rows where it is zero.
+sparsest independent vectors of all (in an exact space, including these null vectors), and solves for each by
+least squares on the rows where it is zero.
 """
 
 from __future__ import annotations
