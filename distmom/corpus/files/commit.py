@@ -11,6 +11,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +33,8 @@ _OWN_FORMAT = re.compile(rb'^ "format": "distmom-([a-z]+)"', re.MULTILINE)
 _EXISTS = (errno.EEXIST, errno.ENOTEMPTY)
 #: errors of a directory that is removed while another process writes to it
 _BUSY = (errno.ENOTEMPTY, errno.EBUSY)
+#: number of files that are flushed to disk at the same time
+_SYNC_THREADS = 8
 #: seconds for which tasks that were cancelled may still write to a directory that is being removed
 _SETTLE_S = 3.0
 
@@ -84,10 +87,14 @@ def sync_path(path: str | os.PathLike[str]) -> None:
 
 def sync_tree(path: str | os.PathLike[str]) -> None:
     """Flush a directory, and every file and directory below it, to disk."""
+    paths: list[str] = []
     for folder, _, names in os.walk(path, onerror=_raised):
-        for name in names:
-            sync_path(os.path.join(folder, name))
-        sync_path(folder)
+        paths += [os.path.join(folder, name) for name in names]
+        paths.append(folder)
+    # File systems flush what several threads ask for at a time together.
+    with ThreadPoolExecutor(min(len(paths), _SYNC_THREADS)) as pool:
+        for _ in pool.map(sync_path, paths):
+            pass
 
 
 def _raised(error: OSError) -> None:

@@ -105,13 +105,14 @@ class PartialFiles:
 
     def recycle(self, files: Iterable[ScratchArray]) -> None:
         """Release reported files that are no longer read and not kept, so that later files overwrite them."""
+        unused = [file.path for file in files if Path(file.path).parent.name not in self._kept]
         # A pass that begins may remove the directory while an earlier one is committed in the background.
         with suppress(OSError):
-            self.spare.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            if Path(file.path).parent.name not in self._kept:
-                with suppress(OSError):
-                    os.rename(file.path, self.spare / uuid.uuid4().hex)
+            if unused:
+                self.spare.mkdir(parents=True, exist_ok=True)
+        for path in unused:
+            with suppress(OSError):
+                os.rename(path, self.spare / uuid.uuid4().hex)
 
     def release(self, files: Iterable[ScratchArray] = ()) -> None:
         """Release all partial sums that are not kept: recycle the reported files and remove all others.

@@ -282,14 +282,15 @@ class RunDirectory:
             if self.durable and (rows := self.path / "rows" / target.name).exists():
                 sync_tree(rows)
                 sync_path(rows.parent)
-            write = partial(write_atomic, survives_power_failure=self.durable)
             files: dict[str, dict[str, Any]] = {}
             for sum_name, value in sums.items():
                 path = temporary / f"{sum_name}.npy"
-                write(path, partial(np.save, arr=value, allow_pickle=False))
+                np.save(path, value, allow_pickle=False)
                 files[path.name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
             done = {"pass": name, "fingerprint": key, "files": files, "record": record}
-            COMMITTED.write(temporary / "DONE.json", done, survives_power_failure=self.durable)
+            (temporary / "DONE.json").write_bytes(COMMITTED.dump(done))
+            if self.durable:
+                sync_tree(temporary)
             put_if_absent(temporary, target, _is_whole_pass)
             if self.durable:
                 sync_path(target.parent)
