@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError, UsageError
+from distmom.linalg.checks import generator
 from distmom.linalg.tensors.jacobi import joint_diagonalise
 from distmom.linalg.whiten import fix_signs
 
@@ -111,7 +112,7 @@ class Slices:
         It is the maximum of two values: the largest strength that joint diagonalisation finds in pure noise,
         times a margin; and a multiple of the standard deviation of noise strengths in random directions.
         """
-        rng, n = np.random.default_rng(seed), V.shape[1]
+        rng, n = generator(seed, "seed"), V.shape[1]
         largest: list[Any] = []
         drawn: list[Any] = []
         for noise in self._draws():
@@ -287,7 +288,7 @@ def _joint(used: Sequence[Slices], seed: int) -> tuple[Array, Array, float]:
 
 def _single(used: Sequence[Slices], n_directions: int, tol: float, seed: int) -> tuple[Array, Array]:
     """Return the distinct columns identified by single directions of all orders, the most distinct first."""
-    rng, k = np.random.default_rng(seed), len(used[0].matrices)
+    rng, k = generator(seed, "seed"), len(used[0].matrices)
     candidates: list[tuple[float, Array]] = []
     for s in used:
         for _ in range(n_directions):

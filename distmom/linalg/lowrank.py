@@ -15,6 +15,7 @@ import numpy as np
 from scipy.linalg import qr
 
 from distmom.errors import NumericalError, UsageError
+from distmom.linalg.checks import generator
 
 #: smallest singular value of a block, relative to the largest, that is not zero
 _RANK_TOLERANCE = 1e-10
@@ -122,7 +123,7 @@ def find_split(
     n = len(matrix)
     if n < 3 * rank:
         raise UsageError(f"rank: expected at most {n // 3}, a third of the {n} rows, got {rank}")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed, "seed")
     vectors = _leading(matrix - np.diag(_refined(matrix, np.diag(matrix) / 2.0, rank, 100)), rank)[1]
     best: DiagonalLowRank | None = None
     for trial in range(2 * n_partitions):

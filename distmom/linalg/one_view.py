@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distmom.errors import NumericalError, UsageError
+from distmom.linalg.checks import generator
 from distmom.linalg.lowrank import find_split, independent_parts
 from distmom.linalg.tensors.tensor import compose
 from distmom.linalg.whiten import Whitening, whiten
@@ -123,7 +124,7 @@ def find_parts(factors: np.ndarray, *, seed: int = 0) -> list[np.ndarray]:
     n, k = factors.shape
     if n < 3 * k:
         raise UsageError(f"factors: expected at least {3 * k} rows, three per column, got {n}")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed, "seed")
     vectors = np.linalg.qr(factors)[0]
     trials = [independent_parts(vectors, rng) for _ in range(N_PARTITIONS)]
     return max(trials, key=lambda parts: min(np.linalg.svd(factors[p], compute_uv=False)[-1] for p in parts))

@@ -9,12 +9,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
 from distmom.errors import InputError
+from distmom.linalg.checks import generator
 from distmom.spectral.bases import DensityMixin
 from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs.checks import check_size
 from distmom.spectral.inputs.tables import rows_in_memory
 from distmom.spectral.posteriors import Posterior, logs_of, posterior_of
-from distmom.spectral.seeds import generator
 
 
 class ComponentsOfRows:

@@ -11,7 +11,6 @@ from typing import Any, Self, cast
 import numpy as np
 from sklearn.utils import check_random_state
 
-from distmom.errors import UsageError
 from distmom.spectral.parameters import Parameter, Parametrised
 
 #: what ``random_state`` may be
@@ -43,14 +42,6 @@ def seed_parameter() -> Seed:
     )  # fmt: skip
     # The class holds the declaration, its instances a value.
     return cast(Seed, declared)
-
-
-def generator(random_state: Any) -> np.random.Generator:
-    """Return the generator of a seed, or of whatever NumPy takes for one; a UsageError if it is invalid."""
-    try:
-        return np.random.default_rng(random_state)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"random_state: expected a whole number from 0, got {random_state!r:.60}") from error
 
 
 class Seeded(Parametrised):

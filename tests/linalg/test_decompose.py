@@ -266,6 +266,21 @@ def test_the_scale_of_a_tensor_multiplies_only_the_eigenvalues(method, scale):
         decompose(T * scale + np.eye(4) * scale, method)
 
 
+@pytest.mark.parametrize("seed", [-1, 1.5, "a"])
+def test_seeds_that_are_none_are_refused(seed):
+    message = "random_state: expected a whole number from 0, got"
+    with pytest.raises(UsageError, match=message):
+        decompose(np.ones((1, 1, 1)), random_state=seed)
+    with pytest.raises(UsageError, match=message):
+        slice_directions(3, seed)
+
+
+@pytest.mark.parametrize("k", [0, -1, 1.5, "a"])
+def test_directions_of_no_component_are_refused(k):
+    with pytest.raises(UsageError, match="k: expected a whole number of at least 1, got"):
+        slice_directions(k)
+
+
 @pytest.mark.parametrize("scale", [2.0**-900, 2.0**-600, 2.0**600, 2.0**900])
 def test_the_scale_of_slices_multiplies_only_the_eigenvalues(scale):
     T, H = orthogonal_tensor(4)[0], slice_directions(4)

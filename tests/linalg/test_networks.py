@@ -82,5 +82,11 @@ def test_dependent_factors_and_moments_are_refused():
     for moment in (np.diag([1.0, -1.0]), np.full((2, 2), np.nan)):
         with pytest.raises(NumericalError, match="not positive definite"):
             network_of_order(moment, np.arange(2))
-    with pytest.raises(UsageError, match="order: expected a permutation of 2 nodes"):
-        network_of_order(np.eye(2), np.zeros(2, int))
+    for order in (np.zeros(2, int), np.arange(2.0), [0, 1, 2], ["a", "b"]):
+        with pytest.raises(
+            UsageError, match="order: expected a permutation of 2 nodes in whole numbers, got"
+        ):
+            network_of_order(np.eye(2), order)
+    for moment in (np.ones((2, 3)), np.ones(2), 1.0):
+        with pytest.raises(UsageError, match="second: expected a square matrix, got shape"):
+            network_of_order(moment, np.arange(2))

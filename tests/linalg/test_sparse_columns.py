@@ -210,6 +210,38 @@ def test_spaces_without_enough_vectors_are_refused():
         sparse_columns(basis, n_constraints=2, n_program_rows=30, n_starts=0)
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"n_program_rows": 0}, "n_program_rows: expected a whole number of at least 3, got 0"),
+        ({"n_program_rows": 2}, "n_program_rows: expected a whole number of at least 3, got 2"),
+        ({"n_constraints": 0}, "n_constraints: expected a whole number of at least 1, got 0"),
+        ({"n_starts": -1}, "n_starts: expected a whole number of at least 0, got -1"),
+        ({"n_starts": 1.5}, r"n_starts: expected a whole number of at least 0, got 1\.5"),
+        ({"seed": -1}, "seed: expected a whole number from 0, got -1"),
+        ({"candidates": np.ones((4, 2))}, r"candidates: expected columns of 30 numbers, got shape \(4, 2\)"),
+    ],
+)
+def test_options_out_of_range_are_refused(option, message):
+    basis = basis_of(bernoulli_gaussian(30, 3, 0.3, 0))
+    with pytest.raises(UsageError, match=message):
+        sparse_columns(basis, **{"n_constraints": 30, "n_program_rows": 30, "n_starts": 3, **option})
+
+
+def test_bases_that_are_no_tall_matrices_are_refused():
+    basis = basis_of(bernoulli_gaussian(30, 3, 0.3, 0))
+    for wrong in (basis[:, 0], basis[:, :0]):
+        with pytest.raises(UsageError, match="basis: expected a matrix with at least one column, got shape"):
+            sparse_columns(wrong, n_constraints=30, n_program_rows=30, n_starts=3)
+    for wrong in (basis[:2], basis[:, 0], basis[:, :0]):
+        with pytest.raises(
+            UsageError, match="basis: expected a matrix with at least as many rows as columns"
+        ):
+            exhaustive_columns(wrong)
+    with pytest.raises(NumericalError, match=r"the basis of shape \(30, 3\) has entries that are not finite"):
+        exhaustive_columns(np.full_like(basis, np.nan))
+
+
 def programs_are_certified(matrix):
     """Return whether the program of every row has a column as its only solution (the claim of theorem 3.2)."""
     columns = np.abs(matrix / np.abs(matrix).sum(axis=0)).argmax(axis=1)

@@ -108,5 +108,5 @@ def test_bounds_of_the_operator_norm_scale_with_the_tensor(scale, rng):
 
 
 def test_bounds_of_the_operator_norm_need_a_start():
-    with pytest.raises(UsageError, match="n_starts: expected at least 1, got 0"):
+    with pytest.raises(UsageError, match="n_starts: expected a whole number of at least 1, got 0"):
         operator_norm_bounds(np.ones((2, 2, 2)), n_starts=0)

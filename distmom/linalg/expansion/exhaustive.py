@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from distmom.errors import UsageError
+from distmom.errors import NumericalError, UsageError
 from distmom.linalg.expansion.sparse import EXACT_ZERO, pick_sparsest
 
 #: largest number of subsets of rows that the exhaustive search examines
@@ -37,8 +37,17 @@ def exhaustive_columns(basis: np.ndarray) -> np.ndarray:
     Raises
     ------
     UsageError
-        If there are more than `MOST_SUBSETS` subsets of ``k - 1`` rows.
+        If the basis is no matrix with at least as many rows as columns, or there are more than `MOST_SUBSETS`
+        subsets of ``k - 1`` rows.
+    NumericalError
+        If an entry is not finite.
     """
+    if np.ndim(basis) != 2 or not 1 <= np.shape(basis)[1] <= len(basis):
+        raise UsageError(
+            f"basis: expected a matrix with at least as many rows as columns, got shape {np.shape(basis)}"
+        )
+    if not np.isfinite(basis).all():
+        raise NumericalError(f"the basis of shape {basis.shape} has entries that are not finite")
     n, k = basis.shape
     n_subsets = math.comb(n, k - 1)
     if n_subsets > MOST_SUBSETS:

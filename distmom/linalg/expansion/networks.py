@@ -86,14 +86,16 @@ def network_of_order(second: np.ndarray, order: np.ndarray) -> Network:
     Raises
     ------
     UsageError
-        If the order is not a permutation of the nodes.
+        If the moment is not square, or the order is not a permutation of the nodes in whole numbers.
     NumericalError
         If the moment is not positive definite.
     """
-    k = len(second)
-    order = np.asarray(order)
-    if not np.array_equal(np.sort(order), np.arange(k)):
-        raise UsageError(f"order: expected a permutation of {k} nodes")
+    second, order = np.asarray(second, np.float64), np.asarray(order)
+    k = len(second) if second.ndim else 0
+    if second.shape != (k, k):
+        raise UsageError(f"second: expected a square matrix, got shape {second.shape}")
+    if order.dtype.kind not in "iu" or not np.array_equal(np.sort(order), np.arange(k)):
+        raise UsageError(f"order: expected a permutation of {k} nodes in whole numbers, got {order!r:.80}")
     try:
         # Unlike the function of the same name in NumPy, it does not accept NaN.
         triangle = cholesky(second[np.ix_(order, order)], lower=True)

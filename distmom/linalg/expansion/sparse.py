@@ -23,7 +23,8 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import linprog
 
-from distmom.errors import NumericalError
+from distmom.errors import NumericalError, UsageError
+from distmom.linalg.checks import check_whole, generator
 from distmom.linalg.expansion.row_choice import constraint_rows, program_rows
 
 #: share of the largest magnitude below which an entry of a sampled vector counts as zero
@@ -295,17 +296,28 @@ def sparse_columns(
 
     Raises
     ------
+    UsageError
+        If the basis or the candidates are no matrices of n rows, there is no column, a number is out of range, or
+        the seed is none.
     NumericalError
         If fewer than k rows are not zero, or the vectors that were found span fewer than k dimensions.
     """
-    k = basis.shape[1]
+    if np.ndim(basis) != 2 or not np.shape(basis)[1]:
+        raise UsageError(f"basis: expected a matrix with at least one column, got shape {np.shape(basis)}")
+    n, k = basis.shape
+    if candidates is not None and (np.ndim(candidates) != 2 or len(candidates) != n):
+        raise UsageError(f"candidates: expected columns of {n} numbers, got shape {np.shape(candidates)}")
+    # The norm of fewer rows than dimensions is zero for some vectors.
+    check_whole("n_program_rows", n_program_rows, k)
+    check_whole("n_constraints", n_constraints, 1)
+    check_whole("n_starts", n_starts, 0)
     # Rows of zeros would count among the zeros of every vector, which show whether the space is exact.
     sizes = np.linalg.norm(basis, axis=1)
     is_used = sizes > EXACT_ZERO * sizes.max()
     basis = basis[is_used]
     if len(basis) < k:
         raise NumericalError(f"{len(basis)} rows of the basis are not zero, expected at least {k}")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed, "seed")
     rows, weights = program_rows(basis, n_program_rows, rng)
     part = basis[rows]
     constraints = constraint_rows(basis, n_constraints)

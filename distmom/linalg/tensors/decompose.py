@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError, UsageError
+from distmom.linalg.checks import generator
 from distmom.linalg.tensors.algebraic import flattening_vectors, pencil_vectors
 from distmom.linalg.tensors.decomposition import Decomposition, Found, described, ordered
 from distmom.linalg.tensors.jacobi import joint_diagonalise, slices
@@ -98,7 +99,7 @@ def decompose(
     ------
     UsageError
         If the method or an option is unknown, an option is out of range, ``initial`` or ``starts`` are given for a
-        method that does not take them, or T is not a symmetric cube.
+        method that does not take them, ``random_state`` is no seed, or T is not a symmetric cube.
     NumericalError
         If T is zero or not finite.
 
@@ -124,7 +125,7 @@ def decompose(
             raise NumericalError(f"the tensor of shape {cube.shape} is zero: there is nothing to decompose")
         checked = {name: _CHECKS[name](of, len(cube)) for name, of in given.items()}
         # Iterations run at norm 1, where no product of three entries can overflow or vanish.
-        found = _METHODS[method].run(cube / norm, np.random.default_rng(random_state), settings | checked)
+        found = _METHODS[method].run(cube / norm, generator(random_state), settings | checked)
         return _describe(cube, scale, norm, found, method)
 
 

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError, UsageError
+from distmom.linalg.checks import check_whole, generator
 from distmom.linalg.tensors.decomposition import Decomposition, Found, described, measures, ordered
 from distmom.linalg.tensors.jacobi import joint_diagonalise, orthonormal_directions
 from distmom.linalg.tensors.tensor import frobenius, near_one
@@ -30,10 +31,16 @@ def slice_directions(k: int, random_state: int = 0) -> Array:
     -------
     ndarray of shape (k, m), float64
         Orthonormal columns, ``m = min(k, ceil(4 log2 k))``. With m = k the contractions determine the tensor.
+
+    Raises
+    ------
+    UsageError
+        If k is not a whole number from 1, or ``random_state`` is no seed.
     """
+    check_whole("k", k, 1)
     n_slices = max(1, math.ceil(4 * math.log2(k)))
     with one_blas_thread():
-        return orthonormal_directions(k, min(k, n_slices), np.random.default_rng(random_state))
+        return orthonormal_directions(k, min(k, n_slices), generator(random_state))
 
 
 def decompose_slices(matrices: ArrayLike, directions: ArrayLike, *, max_sweeps: int = 100) -> Decomposition:

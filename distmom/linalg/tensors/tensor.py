@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from distmom.blas import map_on_cores, pieces
 from distmom.errors import NumericalError, UsageError
+from distmom.linalg.checks import check_whole, generator
 
 Array = NDArray[np.float64]
 
@@ -322,14 +323,13 @@ def operator_norm_bounds(
     NumericalError
         If an entry is not finite.
     """
-    if n_starts < 1:
-        raise UsageError(f"n_starts: expected at least 1, got {n_starts}")
+    check_whole("n_starts", n_starts, 1)
     cube, scale = near_one(as_symmetric(E))
     k = cube.shape[0]
     upper = float(np.linalg.norm(cube.reshape(k, k * k), 2))
     if upper == 0.0:
         return 0.0, 0.0
-    U = np.random.default_rng(random_state).standard_normal((k, n_starts))
+    U = generator(random_state).standard_normal((k, n_starts))
     U *= np.where(cubic_form(cube, U) < 0.0, -1.0, 1.0)
     U /= np.linalg.norm(U, axis=0)
     values = cubic_form(cube, U)

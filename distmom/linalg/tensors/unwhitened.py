@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, schur
 
 from distmom.errors import NumericalError, UsageError
+from distmom.linalg.checks import generator
 from distmom.linalg.tensors.tensor import as_symmetric, compose, contract_one, contract_two, multilinear
 
 Array = NDArray[np.float64]
@@ -52,7 +53,7 @@ def pencil_components(
         If a moment has entries that are not finite, the second one has a rank below k, or the third one is zero.
     """
     M2, M3 = _checked(M2, M3, k)
-    rng = np.random.default_rng(random_state)
+    rng = generator(random_state)
     U = _range(M2, k)[0]
     below = U.T @ M2 @ U
 
@@ -102,7 +103,7 @@ def schur_components(
         If a moment has entries that are not finite, the second one has a rank below k, or the third one is zero.
     """
     M2, M3 = _checked(M2, M3, k)
-    rng = np.random.default_rng(random_state)
+    rng = generator(random_state)
     U = _range(M2, k)[0]
     commuting = np.linalg.solve(U.T @ M2 @ U, multilinear(M3, U, U, U)).transpose(0, 2, 1)
 
@@ -166,7 +167,7 @@ def skewness_components(
         than k components.
     """
     M2, M3 = _checked(M2, M3, k)
-    rng = np.random.default_rng(random_state)
+    rng = generator(random_state)
     U, values = _range(M2, k)
     inverse = (U / values) @ U.T
     rest, components, weights = M3, np.zeros((len(M2), k)), np.zeros(k)

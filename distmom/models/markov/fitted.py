@@ -11,6 +11,7 @@ from distmom.corpus import RowBlock
 from distmom.digits import significant
 from distmom.engine import StoredRows
 from distmom.errors import InputError, UsageError
+from distmom.linalg.checks import generator
 from distmom.models.markov.chain import Chain, Edges, Steps, best_path, posterior, unit_log_likelihoods
 from distmom.models.markov.inputs import sequences_in_memory
 from distmom.models.markov.kernels import draw_states
@@ -20,7 +21,6 @@ from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs.checks import check_n_features, check_size
 from distmom.spectral.inputs.tables import check_column_names
 from distmom.spectral.program.run import Run
-from distmom.spectral.seeds import generator
 
 
 class FittedMarkov(SpectralEstimator):
