@@ -42,6 +42,11 @@ def check_names(what: str, names: Sequence[str] | None, expected: int) -> list[s
     return list(names)
 
 
+def are_numbers(names: Sequence[str]) -> bool:
+    """Whether the names of columns are their numbers, as by default."""
+    return all(name == str(column) for column, name in enumerate(names))
+
+
 def number_lines(n: int) -> bytes:
     """Return the numbers from 0 to ``n - 1`` in decimal digits, one per line."""
     texts = []

@@ -7,6 +7,7 @@ import logging
 import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
+from distmom.corpus.names import are_numbers
 from distmom.errors import UsageError
 from distmom.spectral.inputs.documents import WARN_SHARE
 
@@ -85,6 +86,8 @@ def _say_unknown(
         "ingest the documents with 'distmom ingest --like MODEL' to use the words and labels of the model"
     )
     if n_unknown == total:
+        if are_numbers(own):
+            advice = f"the model was fitted to {what} without names: fit it again to documents with names"
         raise UsageError(
             f"{what} of the documents: expected names known to the model{_examples(own)}, "
             f"got none of them{examples}; {advice}"

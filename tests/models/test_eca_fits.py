@@ -292,7 +292,10 @@ def test_columns_in_another_order_are_refused(tmp_path, sample):
     other = ingest_rows(X, tmp_path / "other", lengths=[4] * 500, names=names[::-1])
     model = ECA(1).fit_corpus(corpus)
     with pytest.raises(
-        UsageError, match="expected the columns or symbols of ECA in the same order, got others"
+        UsageError, match="ECA in the same order, got others; ingest the source with '--like MODEL'"
     ):
         transform_views(model, other, tmp_path / "out")
+    unnamed = ECA(1).fit_corpus(ingest_rows(X, tmp_path / "unnamed", lengths=[4] * 500))
+    with pytest.raises(UsageError, match=rf"numbers 0 to {n - 1}: ingest the source .* \('--vocab FILE'"):
+        transform_views(unnamed, other, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -210,6 +210,10 @@ def test_what_is_not_a_list_of_texts_or_labels_is_refused(data, fitted):
     cases = [
         (("one text", labels), UsageError, "X: expected a list of texts, got a single text"),
         ((["a b", np.nan, "c"], labels), InputError, r"X:1: document: expected a text, got nan \(float\)"),
+        (([None] * 240, labels), InputError, r"X:0: document: expected a text, got None \(NoneType\)"),
+        ((np.full(240, np.nan), labels), InputError, r"X:0: document: expected a text, got nan \(float\)"),
+        ((texts, [b"a", b"b"] * 120), InputError, "y: expected names or numbers, got others, such as b'a'"),
+        ((texts, [None] * 240), InputError, "y: expected names or numbers, got others, such as None"),
         ((texts, labels[:5]), InputError, "number of rows: expected 240 as in X, got 5"),
         ((texts, [*labels[:-1], 3]), InputError, "y:239: labels: expected a name or a list of names, got 3"),
         ((texts, [*labels[:-1], [""]]), InputError, "y:239: label: expected a name that is not empty"),

@@ -109,7 +109,10 @@ def test_a_tenth_of_unknown_words_gives_a_warning_and_all_unknown_an_error(
         "to use the words and labels of the model"
     )
     assert result["n_unknown_words"] == 260
-    message = "expected names known to the model, such as '0', .* got none .* such as 'other1'"
+    message = (
+        "expected names known to the model, such as '0', .* got none .* such as 'other1', .*; the model was "
+        "fitted to words without names: fit it again to documents with names"
+    )
     with pytest.raises(UsageError, match=message):
         applied(fitted, of_unknown_words(fitted, X, 120), tmp_path / "none")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["few", "more"]
@@ -128,7 +131,7 @@ def test_words_left_out_at_ingest_count_as_unknown(model, planted, tmp_path, cap
     assert "ingest --like" not in caplog.text
     corpus = MemoryCorpus(csr_array((10, 120), dtype=int), vocabulary=model.vocabulary_)
     corpus.warnings = {"unknown_words": 30}
-    with pytest.raises(UsageError, match="got none of them; ingest the documents with"):
+    with pytest.raises(UsageError, match="got none of them; the model was fitted to words without names"):
         predict_corpus(model, corpus, tmp_path / "none")
 
 

@@ -189,7 +189,9 @@ def as_texts(X: Any) -> list[str] | None:
     _check_order(X, "X", "texts")
     if column := _only_column(X, "X"):
         raise UsageError(f"X: expected a list of texts, got a table with a column of texts: use {column}")
-    listed = as_list(X)
+    # Pandas reads a column in which all texts are missing as NaN.
+    of_floats = getattr(X, "ndim", 0) == 1 and getattr(getattr(X, "dtype", None), "kind", "O") == "f"
+    listed = np.asarray(X).tolist() if of_floats and len(X) and np.isnan(X).all() else as_list(X)
     if listed is None:
         return None
     if any(not isinstance(each, str) and _holds_names(each) for each in listed):
@@ -197,7 +199,11 @@ def as_texts(X: Any) -> list[str] | None:
             "X: expected a list of texts, got lists of words: join the words of every document with spaces; "
             r"text_corpus(..., token_pattern=r'\S+') leaves such words as they are"
         )
-    if listed and not any(isinstance(each, (str, bytes)) for each in listed):
+    if (
+        listed
+        and not any(isinstance(each, (str, bytes)) for each in listed)
+        and not all(map(_is_missing, listed))
+    ):
         return None
     for position, each in enumerate(listed):
         if not isinstance(each, str):
@@ -267,6 +273,11 @@ def _only_column(X: Any, name: str) -> str | None:
     if not _holds_names(np.asarray(X)[0, 0]):
         return None
     return f"{name}[{X.columns[0]!r}]" if hasattr(X, "columns") else f"{name}[:, 0]"
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value stands for a missing text: None, NaN, or that of nullable columns of pandas."""
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 
 
 def _holds_names(value: Any) -> bool:

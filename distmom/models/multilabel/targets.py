@@ -64,7 +64,8 @@ def checked_targets(y: Any) -> tuple[Any, str]:
     if values.dtype.kind == "c":
         raise InputError("Complex data not supported: y: expected names or numbers, got complex numbers")
     if values.dtype.kind not in "biuf":
-        raise InputError(f"Unknown label type: y: expected names or numbers, got {values.dtype}")
+        got = f"such as {values.flat[:1].tolist()[0]!r:.60}" if values.size else f"of type {values.dtype}"
+        raise InputError(f"Unknown label type: y: expected names or numbers, got others, {got}")
     column = values
     if values.ndim == 2 and values.shape[1] == 1 and len(values):
         message = "y: a column of numbers was given, and is read as one label per document"

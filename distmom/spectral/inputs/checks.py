@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_array, check_non_negative
 
 from distmom.corpus.block import refuse_masked
 from distmom.corpus.layers import check_corpus, refuse_corpus
+from distmom.corpus.names import are_numbers
 from distmom.corpus.rows import as_array
 from distmom.errors import InputError, UsageError
 from distmom.spectral.parameters import Parameter
@@ -102,10 +103,13 @@ def check_columns(model: Any, corpus: Any) -> None:
         raise UsageError(f"expected the {model.n_features_in_} features of {name}, got {corpus.n_words}")
     names, fitted = list(getattr(corpus, "vocabulary", ())), list(model.vocabulary_)
     if names and fitted and names != fitted:
-        raise UsageError(
-            f"expected the columns or symbols of {name} in the same order, got others; ingest the source with "
-            "'--like MODEL'"
-        )
+        advice = "ingest the source with '--like MODEL'"
+        if are_numbers(fitted):
+            advice = (
+                f"the model was fitted without names, so that its columns are numbers 0 to {len(fitted) - 1}: "
+                "ingest the source with these as names ('--vocab FILE', one per line)"
+            )
+        raise UsageError(f"expected the columns or symbols of {name} in the same order, got others; {advice}")
 
 
 def check_n_rows(n_rows: int, n_components: int) -> None:
