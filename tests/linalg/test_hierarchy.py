@@ -131,14 +131,25 @@ def test_rows_of_projections_are_those_asked_for(monkeypatch):
 
 def test_sizes_that_no_hierarchy_has_are_refused():
     covariance = population([tree(9, 1)], np.eye(9))[0][0]
-    with pytest.raises(UsageError, match="expected at least one hidden level"):
+    with pytest.raises(UsageError, match="at least one hidden level, got"):
         learn_hierarchy(covariance, [])
     with pytest.raises(UsageError, match="expected at most 9 variables above 27, a third, got 10"):
         learn_hierarchy(covariance, [10])
     with pytest.raises(UsageError, match="expected at most 3 variables above 9, a third, got 4"):
         learn_hierarchy(covariance, [9, 4])
+    for sizes in (9, "9", [9.0], [0]):
+        with pytest.raises(UsageError, match="sizes: expected a "):
+            learn_hierarchy(covariance, sizes)
+    for name, least in (("n_partitions", 1), ("n_projected", 0)):
+        with pytest.raises(UsageError, match=f"{name}: expected a whole number of at least {least}, got -1"):
+            learn_hierarchy(covariance, [9], **{name: -1})
     with pytest.raises(NumericalError):
         learn_hierarchy(np.eye(27), [3], n_partitions=2)
+
+
+def test_sizes_may_be_an_array():
+    covariance = population([tree(9, 1), tree(3, 2)], np.eye(3))[0][0]
+    assert len(learn_hierarchy(covariance, np.array([9, 3]), n_partitions=5)) == 2
 
 
 def test_covariances_that_are_no_square_or_not_finite_are_refused():

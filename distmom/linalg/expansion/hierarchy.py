@@ -17,6 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from distmom.errors import NumericalError, UsageError
+from distmom.linalg.checks import check_whole
 from distmom.linalg.expansion.latent_networks import sparse_loadings
 from distmom.linalg.lowrank import find_split
 from distmom.linalg.whiten import whiten
@@ -83,8 +84,8 @@ def learn_hierarchy(
     Raises
     ------
     UsageError
-        If there is no hidden level, a level has less than three times as many variables as the one above, or the
-        covariance is not a symmetric matrix.
+        If there is no hidden level, a level has less than three times as many variables as the one above, a number
+        is out of range, or the covariance is not a symmetric matrix.
     NumericalError
         If an entry is not finite, the covariance of a level does not carry the level above, or the supports of the
         loadings overlap too much.
@@ -94,11 +95,16 @@ def learn_hierarchy(
         raise UsageError(f"covariance: expected a square matrix, got shape {covariance.shape}")
     if not np.isfinite(covariance).all():
         raise NumericalError("the covariance has entries that are not finite")
-    if not sizes:
-        raise UsageError("sizes: expected at least one hidden level")
-    widths = [len(covariance), *sizes]
-    for below, above in pairwise(widths):
-        if not 1 <= above <= below // 3:
+    if np.ndim(sizes) != 1 or not len(sizes):
+        raise UsageError(
+            f"sizes: expected a number of variables for at least one hidden level, got {sizes!r:.60}"
+        )
+    for size in sizes:
+        check_whole("sizes", size, 1)
+    check_whole("n_partitions", n_partitions, 1)
+    check_whole("n_projected", n_projected, 0)
+    for below, above in pairwise([len(covariance), *sizes]):
+        if above > below // 3:
             raise UsageError(
                 f"sizes: expected at most {below // 3} variables above {below}, a third, got {above}"
             )
