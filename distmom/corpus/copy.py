@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 
 from distmom.corpus.files.records import MAX_RECORD_BYTES
 from distmom.corpus.files.storage import (
@@ -64,7 +65,7 @@ def copy_corpus(
     corpus = open_corpus(source)
     manifest = corpus.manifest_bytes()
     place = place_of(target)
-    if os.path.realpath(place) == os.path.realpath(corpus.path):
+    if _same(place) == _same(corpus.path):
         raise UsageError(f"{place}: source and destination are the same place")
 
     def write_to(storage: Storage) -> set[str]:
@@ -78,6 +79,11 @@ def copy_corpus(
                 write_to(LocalStorage(writer.directory))
                 writer.commit(manifest)
     return open_corpus(place)
+
+
+def _same(place: str) -> str:
+    """Return what is equal for all names of one place, such as a URL with a space or with ``%20``."""
+    return unquote(place) if is_url(place) else os.path.realpath(place)
 
 
 def _to_store(place: str, manifest: bytes, overwrite: bool, write_to: Callable[[Storage], set[str]]) -> None:

@@ -131,6 +131,9 @@ def test_overwriting_replaces_all_files(corpus, s3, bucket, tmp_path):
     for place in (url, other.path):
         with pytest.raises(UsageError, match="same place"):
             copy_corpus(place, f"{place}/", overwrite=True)
+    copy_corpus(other.path, f"s3://{bucket}/c d")
+    with pytest.raises(UsageError, match="same place"):
+        copy_corpus(f"s3://{bucket}/c d", f"s3://{bucket}/c%20d", overwrite=True)
 
 
 def test_overwriting_repairs_a_damaged_corpus(corpus, s3, bucket, caplog):
@@ -235,6 +238,8 @@ def test_wrong_locations_are_reported(s3, bucket, corpus, monkeypatch):
         f"s3://{bucket}/b/../c": r"expected a path without empty parts, '\.' and '\.\.'",
         f"s3://{bucket}/%2e/c": "expected a path without empty parts",
         f"s3://{bucket}//c": "expected a path without empty parts",
+        f"s3://{bucket}/c\td": "expected a URL without control characters",
+        f"s3://{bucket}/c%0Ad": "expected a URL without control characters",
         f"s3://{bucket}:9000/c": "the address of a store belongs in AWS_ENDPOINT_URL",
     }.items():
         with pytest.raises(UsageError, match=message):

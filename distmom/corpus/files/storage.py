@@ -353,7 +353,7 @@ def place_of(place: Any) -> str:
     ------
     UsageError
         If it is a URL whose scheme is not in `SCHEMES`, without a host or bucket, with a user, query or fragment,
-        or with empty parts or ``..`` in its path, or a bucket with a port.
+        with control characters, or with empty parts or ``..`` in its path, or a bucket with a port.
     """
     if not is_url(place):
         return str(Path(place).absolute())
@@ -366,6 +366,9 @@ def place_of(place: Any) -> str:
         # The URL is not shown: it may contain a secret, which would then appear in logs and run records.
         kind = "SCHEME://BUCKET/PREFIX without user, query or fragment"
         raise UsageError(f"{parts.scheme}://...: expected {kind}; keys belong in the environment")
+    # Tabs and line breaks would be left out, and the files written elsewhere.
+    if re.search(r"[\x00-\x1f\x7f]", unquote(url)):
+        raise UsageError(f"{url!r}: expected a URL without control characters")
     path = parts.path.rstrip("/")
     # Other names of one place would defeat the comparison of source and destination.
     if {"", ".", ".."} & set(unquote(path).split("/")[1:]):
