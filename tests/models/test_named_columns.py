@@ -124,6 +124,15 @@ def test_probabilities_of_views_have_names_and_the_index_of_a_table(table):
     assert isinstance(make_pipeline(model, StandardScaler()).fit_transform(table), np.ndarray | pd.DataFrame)
 
 
+def test_views_are_a_list_of_arrow_tables(table):
+    pa = pytest.importorskip("pyarrow")
+    views = [pa.Table.from_pandas(view, preserve_index=False) for view in views_of(table)]
+    for model in (MultiView(2), LatentTree(2, tree="(1,2,3)")):
+        expected = model.fit(views_of(table)).predict_proba(views_of(table))
+        assert np.array_equal(model.fit(views).predict_proba(views), expected)
+        assert model.vocabulary_[0] == "1.height"
+
+
 @pytest.mark.parametrize("backend", ["numpy_nullable", "pyarrow"])
 def test_nullable_columns_are_read_as_others_are(table, backend):
     nullable = table.convert_dtypes(dtype_backend=backend)

@@ -252,6 +252,8 @@ def test_columns_of_arrow_and_dask_are_lists_of_texts_and_labels(data):
         model = MultiLabelMoM(3, head="ridge").fit(X, y)
         assert model.settings_["targets"] == "lists"
         assert model.score(X, y) == score
+    with pytest.raises(UsageError, match=r"X: .* got a table with a column of texts: use X\['text'\]"):
+        model.predict(pa.table({"text": texts}))
     names = MultiLabelMoM(3, head="ridge").fit(texts, pa.array([each[:9] for each in texts]))
     assert names.settings_["targets"] == "names"
 

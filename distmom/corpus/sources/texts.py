@@ -268,16 +268,25 @@ def _check_order(X: Any, name: str, what: str) -> None:
 
 def _only_column(X: Any, name: str) -> str | None:
     """Return the expression for the only column of a table, if it has strings or lists of them; else None."""
-    if sparse.issparse(X) or getattr(X, "ndim", 1) != 2 or X.shape[1] != 1 or not len(X):
+    # Tables of Polars and Arrow have no number of dimensions.
+    is_table = hasattr(X, "columns") and hasattr(X, "shape") and getattr(X, "ndim", 2) == 2
+    if sparse.issparse(X) or not (is_table or getattr(X, "ndim", 1) == 2) or X.shape[1] != 1 or not len(X):
         return None
     if not _holds_names(np.asarray(X)[0, 0]):
         return None
-    return f"{name}[{X.columns[0]!r}]" if hasattr(X, "columns") else f"{name}[:, 0]"
+    if not is_table:
+        return f"{name}[:, 0]"
+    names = X.column_names if type(X).__module__.startswith("pyarrow") else X.columns
+    return f"{name}[{names[0]!r}]"
 
 
 def _is_missing(value: Any) -> bool:
     """Whether a value stands for a missing text: None, NaN, or that of nullable columns of pandas."""
-    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
+    return (
+        value is None
+        or type(value).__name__ == "NAType"
+        or (isinstance(value, (float, np.floating)) and value != value)
+    )
 
 
 def _holds_names(value: Any) -> bool:

@@ -53,9 +53,14 @@ def widths_of(corpus: Any, given: str | Sequence[int] | None, n: int, parts: str
     return widths
 
 
+def _is_matrix(X: Any) -> bool:
+    """Whether X is a matrix or a table. Tables of Polars and Arrow have no number of dimensions."""
+    return bool(getattr(X, "ndim", 2 if hasattr(X, "columns") else 0) == 2)
+
+
 def joined_views(X: Any, n_views: int = N_GROUPS) -> tuple[Any, tuple[int, ...] | None]:
     """Return the columns of views side by side, with the widths; None for a single matrix."""
-    several = isinstance(X, tuple) or (isinstance(X, list) and any(getattr(x, "ndim", 0) == 2 for x in X))
+    several = isinstance(X, tuple) or (isinstance(X, list) and any(map(_is_matrix, X)))
     if not several:
         rows, kind, _ = checked_rows_of_layer(X, "X")
         if kind == "symbols":
