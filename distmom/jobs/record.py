@@ -228,6 +228,7 @@ def find_job(job: str | os.PathLike[str]) -> Path | str:
     for path in (Path(job).absolute(), *([] if isinstance(jobs, str) else [jobs / job])):
         if (path / "job.json").exists() or (path / "epochs").exists():
             return path
-    if isinstance(jobs, str):
-        return f"{jobs}/{os.fspath(job)}"
+    # An id is no path.
+    if isinstance(jobs, str) and (name := os.fspath(job)) == os.path.basename(name):
+        return f"{jobs}/{name}"
     raise UsageError(f"{job}: there is no such job, neither as a directory nor in {jobs}")

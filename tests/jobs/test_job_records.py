@@ -53,7 +53,7 @@ def test_a_driver_that_a_signal_ends_before_it_begins_gives_the_exit_code_of_she
 def test_a_driver_whose_directory_was_removed_is_a_warning(tmp_path, monkeypatch, caplog):
     place = tmp_path / "job"
     code = f"import shutil; shutil.rmtree({str(place)!r})"
-    monkeypatch.setattr(remote, "driver_line", lambda place, scheduler: [sys.executable, "-c", code])
+    monkeypatch.setattr(remote, "driver_line", lambda place, options: [sys.executable, "-c", code])
     place.mkdir()
     (place / "job.json").touch()
     remote.start_driver(None, str(place))
@@ -364,3 +364,17 @@ def test_a_damaged_record_does_not_hide_the_other_jobs(tmp_path, caplog):
 
 def test_the_command_line_offers_the_commands_that_can_be_submitted():
     assert set(cli_jobs._COMMANDS) == set(record.COMMANDS)
+
+
+def test_a_path_that_is_no_job_is_refused_where_jobs_are_published(tmp_path, monkeypatch):
+    monkeypatch.setenv("DISTMOM_JOBS", "s3://bucket/jobs")
+    with pytest.raises(
+        UsageError, match="there is no such job, neither as a directory nor in s3://bucket/jobs"
+    ):
+        open_job(tmp_path / "none")
+
+
+@pytest.mark.parametrize("address", ["host", ""])
+def test_an_address_without_a_port_is_refused(tmp_path, address):
+    with pytest.raises(UsageError, match="scheduler: expected an address such as tcp://HOST:8786, got"):
+        jobs.submit(["fit", "c", "m"], scheduler=address, directory=tmp_path / "job")
