@@ -119,9 +119,13 @@ class Run:
             discard(self.path)
 
     def _resume_command(self, cluster: Cluster) -> str:
-        where = [f"--workers {cluster.workers}"] if cluster.workers is not None else []
-        where += [f"--scheduler {cluster.scheduler}"] if cluster.scheduler is not None else []
-        return " ".join(["distmom resume", shlex.quote(str(self.path)), *where])
+        where = ["--workers", str(cluster.workers)] if cluster.workers is not None else []
+        if cluster.scheduler is not None:
+            # Imported here, as it takes long, and a fit in this process does without it.
+            from distmom.engine.executors.connections import security_options
+
+            where += ["--scheduler", cluster.scheduler, *security_options(cluster.scheduler)]
+        return shlex.join(["distmom", "resume", str(self.path), *where])
 
     def _result(self) -> dict[str, str]:
         return {"model": self.model, "sha256": str(record_digest(self.model))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import multiprocessing
+import os
 import signal
 import socket
 import threading
@@ -22,7 +23,7 @@ from distributed.comm.core import CommClosedError
 from distmom.engine.executors.cluster import OnCluster
 from distmom.engine.executors.executor import Executor, InProcess
 from distmom.engine.executors.threads import on_threads
-from distmom.engine.executors.watch import check_address, kept_alive, touch
+from distmom.engine.executors.watch import check_address, kept_alive, tls_files, touch
 from distmom.errors import ClusterError, UsageError
 
 #: freed memory that glibc keeps in the workers of our LocalCluster. With Dask's default all of it is returned
@@ -201,7 +202,8 @@ def connected(
     Raises
     ------
     UsageError
-        If the address leads to another host, without TLS, and ``insecure`` is False.
+        If it is no address, or leads to another host, without TLS, and ``insecure`` is False; or if TLS cannot
+        use the certificates.
     ClusterError
         If the scheduler does not answer.
     """
@@ -224,12 +226,24 @@ def connected(
             client.close(timeout=CLOSE_TIMEOUT_S)
 
 
+def security_options(address: str) -> list[str]:
+    """Return the options by which another command connects to an address as this process does."""
+    if parse_address(address)[0] == "tls":
+        return [word for option, path in tls_files() for word in (option, os.path.abspath(path))]
+    return ["--insecure"] if dask.config.get("distmom.insecure", False) and _is_open(address) else []
+
+
 def _is_open(address: str) -> bool:
-    """Whether connections to an address leave this host and are not encrypted."""
-    scheme, place = parse_address(address)
-    if scheme not in ("tcp", "ws"):
-        return False
-    host, port = parse_host_port(place)
+    """Whether connections to an address leave this host and are not encrypted; a UsageError if it is none."""
+    try:
+        scheme, place = parse_address(address)
+        if scheme not in ("tcp", "ws"):
+            return False
+        host, port = parse_host_port(place)
+    except ValueError as error:
+        raise UsageError(
+            f"scheduler: expected an address such as tcp://HOST:8786, got {address!r}"
+        ) from error
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:

@@ -20,7 +20,7 @@ from distributed.comm.core import CommClosedError, connect
 from distributed.core import send_recv
 
 from distmom.engine.executors.stalled import restart_stalled
-from distmom.errors import ClusterError
+from distmom.errors import ClusterError, UsageError
 
 _R = TypeVar("_R")
 
@@ -44,6 +44,8 @@ SILENCE_TIMEOUT_S = 60.0
 REQUEST_TIMEOUT_S = 5.0
 #: largest number of seconds that count between two readings of the clock: a suspended process has not waited
 LONGEST_LOOK_S = 10.0
+#: parts of errors where a scheduler without TLS answers: after the greeting of TLS, and before it
+_WITHOUT_TLS = ("WRONG_VERSION_NUMBER", "cannot convert to SSL")
 #: seconds between keep-alive tasks for a scheduler whose idle timeout is unknown
 KEEP_ALIVE_S = 10.0
 
@@ -342,14 +344,24 @@ def check_address(address: str, timeout_s: float) -> None:
 
     Raises
     ------
+    UsageError
+        If the certificates or the key cannot be read, or do not belong together.
     ClusterError
         If nothing answers in time, something other than a scheduler does, or there are no certificates for TLS.
     """
-    options = distributed.Security().get_connection_args("client")
+    got = ", ".join(f"{option} {path}" for option, path in tls_files()) or "none"
+    try:
+        options = distributed.Security().get_connection_args("client")
+    except OSError as error:
+        # Errors of ssl name no file.
+        raise UsageError(
+            "TLS: expected PEM files with the certificate of the authority, that of the client and its key, got "
+            f"{got}: {error.strerror or error}"
+        ) from error
     if parse_address(address)[0] == "tls" and options.get("ssl_context") is None:
         raise ClusterError(
             f"no scheduler answers at {address}: TLS needs certificates: expected --tls-ca-file, --tls-cert and "
-            "--tls-key, or those of Dask's configuration (distributed.comm.tls), got none"
+            f"--tls-key, or those of Dask's configuration (distributed.comm.tls), got {got}"
         )
 
     async def exchange() -> dict[str, Any]:
@@ -375,6 +387,8 @@ def check_address(address: str, timeout_s: float) -> None:
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         # A connection that is closed may have no message.
         reason = str(error) or type(error).__name__
+        if any(sign in f"{error} {error.__cause__}" for sign in _WITHOUT_TLS):
+            reason = "expected a scheduler with TLS, got an answer without it"
         raise ClusterError(f"no scheduler answers at {address}: {reason}") from error
     # Subclasses of schedulers have other names, but all list their workers.
     if "workers" not in found:
@@ -382,3 +396,15 @@ def check_address(address: str, timeout_s: float) -> None:
             f"no scheduler answers at {address}: expected the address of a Dask scheduler, got that of a process "
             f"of type {found.get('type')}"
         )
+
+
+def tls_files() -> list[tuple[str, str]]:
+    """Return the files with certificates of this process and their key, with the options that name them."""
+    security = distributed.Security()
+    given = {
+        "--tls-ca-file": security.tls_ca_file,
+        "--tls-cert": security.tls_client_cert,
+        "--tls-key": security.tls_client_key,
+    }
+    # Dask's configuration may have the content of a file in place of its path.
+    return [(option, path) for option, path in given.items() if path and path.isprintable()]
