@@ -227,9 +227,11 @@ def logs(job: str, follow: bool) -> None:
 @jobs.command()
 @click.argument("job")
 @click.option("--now", is_flag=True, help="Restart the workers that run tasks of the job.")
-@tls_options()
+@tls_options(expose=True)
 @json_option
-def cancel(job: str, now: bool, as_json: bool) -> None:
+def cancel(
+    job: str, now: bool, ca_file: str | None, cert: str | None, key: str | None, as_json: bool
+) -> None:
     """End a job; its committed passes are kept.
 
     Nothing of the job remains queued. Tasks that workers are running end by themselves, or with --now by the restart
@@ -240,7 +242,7 @@ def cancel(job: str, now: bool, as_json: bool) -> None:
     """
     from distmom.jobs import open_job
 
-    found = open_job(job).cancel(now)
+    found = open_job(job).cancel(now, ca_file=ca_file, cert=cert, key=key)
     show(found if as_json else {**found, "command": " ".join(found["command"])}, as_json)
 
 
@@ -269,9 +271,11 @@ def wait(job: str, timeout: float | None) -> None:
 @click.option(
     "--scheduler", type=Address(), default=None, help="Address of a scheduler. [default: that of the job]"
 )
-@tls_options()
+@tls_options(expose=True)
 @json_option
-def resume_command(job: str, scheduler: str | None, as_json: bool) -> None:
+def resume_command(
+    job: str, scheduler: str | None, ca_file: str | None, cert: str | None, key: str | None, as_json: bool
+) -> None:
     """Continue a job that was lost, has failed or was cancelled, after its last finished groups.
 
     \b
@@ -279,7 +283,7 @@ def resume_command(job: str, scheduler: str | None, as_json: bool) -> None:
     """
     from distmom.jobs import open_job
 
-    resumed = open_job(job).resume(scheduler)
+    resumed = open_job(job).resume(scheduler, ca_file=ca_file, cert=cert, key=key)
     show(_named(resumed), as_json)
     if resumed.record.driver == "here" and not as_json:
         say("the job continues when the command that runs it is started again")
@@ -290,7 +294,11 @@ def resume_command(job: str, scheduler: str | None, as_json: bool) -> None:
 @click.option("--scheduler", type=Address(), default=None, help="Address of a scheduler.")
 @click.option("--restarted", type=int, default=0, hidden=True)
 @click.option("--published", is_flag=True, hidden=True)
-def run_command(directory: str, scheduler: str | None, restarted: int, published: bool) -> None:
+@tls_options(expose=True)
+def run_command(
+    directory: str, scheduler: str | None, restarted: int, published: bool, ca_file: str | None,
+    cert: str | None, key: str | None,
+) -> None:  # fmt: skip
     """Run a job in this process; 'distmom submit' starts this command on the scheduler's host.
 
     Nothing happens if the job is done, so a batch system may run the same command again.
@@ -303,11 +311,16 @@ def run_command(directory: str, scheduler: str | None, restarted: int, published
     from distmom.engine.executors.connections import certified, insecure_allowed, sharing
     from distmom.jobs.publisher import publishing
     from distmom.jobs.record import read_record
+    from distmom.jobs.remote import driver_options
 
     run = Path(directory).absolute()
     record = read_record(run)
-    where = [] if scheduler is None else ["--scheduler", scheduler]
-    line = ["jobs", "run", str(run), *where, "--restarted"]
+    # The command runs in another directory.
+    given = {
+        name: None if path is None else os.path.abspath(path)
+        for name, path in (("ca_file", ca_file), ("cert", cert), ("key", key))
+    }
+    line = ["jobs", "run", str(run), *driver_options(scheduler, given), "--restarted"]
     if record.url and not published:
         # Messages about errors are published, too.
         with publishing(run, record.url, interrupt):
@@ -321,7 +334,7 @@ def run_command(directory: str, scheduler: str | None, restarted: int, published
         os.chdir(record.folder)
     except OSError as error:
         raise UsageError(f"{record.folder}: {error.strerror}: the job was submitted there") from error
-    tls = {name: record.tls.get(name) for name in ("ca_file", "cert", "key")}
+    tls = {name: path or record.tls.get(name) for name, path in given.items()}
     with (
         leased(run, interrupt=interrupt, heeds_request=True) as lease,
         shared(lease),

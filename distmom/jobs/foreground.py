@@ -15,7 +15,7 @@ from distmom.engine.directory import epochs
 from distmom.errors import UsageError
 from distmom.jobs.places import ObjectPlace
 from distmom.jobs.record import JobRecord, new_record, read_record, write_record
-from distmom.jobs.remote import await_end, started
+from distmom.jobs.remote import await_end, driver_options, started
 
 #: added to the number of a signal that has ended the driver, as shells do
 _SIGNALLED = 128
@@ -65,7 +65,7 @@ def carry_out(
     # The driver has another configuration of Dask, made from its environment.
     allowed = {"DASK_DISTMOM__INSECURE": "True"} if dask.config.get("distmom.insecure", False) else {}
     with open(run / "out.txt", "ab+") as printed:
-        driver = started(run, scheduler, **allowed)
+        driver = started(run, driver_options(scheduler, tls), **allowed)
         try:
             while driver.poll() is None:
                 try:

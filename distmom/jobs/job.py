@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from distmom.jobs.record import JobRecord
 from distmom.jobs.remote import (
     check_versions,
     check_workers,
+    driver_options,
     holders,
     on_scheduler,
     remove_task,
@@ -176,7 +177,14 @@ class Job:
                     raise TimeoutError(f"{self.id}: the job has not ended within {timeout:g} s")
             time.sleep(left)
 
-    def cancel(self, now: bool = False) -> dict[str, Any]:
+    def cancel(
+        self,
+        now: bool = False,
+        *,
+        ca_file: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
+    ) -> dict[str, Any]:
         """End the job; its committed passes are kept, and it can be resumed.
 
         Nothing of the job remains queued. Tasks that are running on workers end by themselves.
@@ -185,6 +193,8 @@ class Job:
         ----------
         now : bool, default False
             Restart the workers that run tasks of the job, with whatever else they run. They need nannies.
+        ca_file, cert, key : str, optional
+            PEM files as for `submit`; by default those that were given to it.
 
         Returns
         -------
@@ -197,16 +207,16 @@ class Job:
             If the driver could not be reached: it ends when it reads the request, unless it is lost. Also if the
             job has ended, but workers that run its tasks could not be restarted.
         """
-        problem = ""
+        problem, tls = "", self._certificates(ca_file, cert, key)
         observed = Observation(self.place.records).look()
         if observed.state in ENDED:
             return self.described(observed)
         self.place.request_cancel()
         if observed.epoch == 0:
             self.place.write_end(0, End("cancelled", 130, text="cancelled before it had begun"))
-            self._withdraw()
+            self._withdraw(tls)
         elif observed.owner is not None and not observed.owner.is_gone:
-            problem = self._stop(observed, now)
+            problem = self._stop(observed, now, tls)
         observed = Observation(self.place.records).look()
         if observed.state == "lost":
             # Nobody else will record it.
@@ -215,14 +225,14 @@ class Job:
             raise ClusterError(f"{self.id}: the job was cancelled, but {problem}")
         return self.described(Observation(self.place.records).look())
 
-    def _withdraw(self) -> None:
+    def _withdraw(self, tls: dict[str, str | None]) -> None:
         """Remove a driver that waits for a worker from the scheduler, as far as that can be reached."""
         if self.record.driver != "worker":
             return
         # A driver that begins all the same finds that the job was cancelled.
         with (
             suppress(ClusterError, UsageError),
-            certified(**self._certificates()),
+            certified(**tls),
             connected(self.record.scheduler, insecure=self._is_accepted) as client,
         ):
             remove_task(client, self._driver_key)
@@ -232,13 +242,13 @@ class Job:
         """Key of the task that starts the next driver beside a worker."""
         return f"distmom-driver-{self.id}-{self.place.records().epoch}"
 
-    def _stop(self, observed: Condition, now: bool) -> str:
+    def _stop(self, observed: Condition, now: bool, tls: dict[str, str | None]) -> str:
         """End the driver of a job by signals, as far as it can be reached; return why workers stay as they are."""
         problem = ""
         assert observed.owner is not None
         address, accepted = self.record.scheduler, self._is_accepted
         try:
-            with certified(**self._certificates()), connected(address, insecure=accepted) as client:
+            with certified(**tls), connected(address, insecure=accepted) as client:
                 busy: list[str] = []
                 try:
                     if now:
@@ -276,7 +286,14 @@ class Job:
             time.sleep(self.place.look_s / 5)
         return False
 
-    def resume(self, scheduler: str | None = None) -> Job:
+    def resume(
+        self,
+        scheduler: str | None = None,
+        *,
+        ca_file: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
+    ) -> Job:
         """Resume a job that was lost, has failed or was cancelled, after its last finished groups.
 
         A request to end the job is withdrawn. A job with the driver ``here`` continues when the command that
@@ -286,6 +303,9 @@ class Job:
         ----------
         scheduler : str, optional
             Address of a scheduler; that of the job by default.
+        ca_file, cert, key : str, optional
+            PEM files as for `submit`, also for the driver unless the job is published; by default those that were
+            given to `submit`.
 
         Returns
         -------
@@ -312,10 +332,15 @@ class Job:
         where, accepted = (
             (self.record.scheduler, self._is_accepted) if scheduler is None else (scheduler, None)
         )
-        with certified(**self._certificates()), connected(where, insecure=accepted) as client:
+        # A host that manages a job by its URL has other files.
+        given = {} if self.record.url else {"ca_file": ca_file, "cert": cert, "key": key}
+        with (
+            certified(**self._certificates(ca_file, cert, key)),
+            connected(where, insecure=accepted) as client,
+        ):
             check_versions(client)
             self.place.forget_request()
-            self.start(client, scheduler)
+            self.start(client, driver_options(scheduler, given))
         ends = time.monotonic() + epochs.START_S + epochs.LEASE_S
         while (records := self.place.records()).epoch == before.epoch and records.end == before.end:
             if time.monotonic() > ends:
@@ -324,18 +349,20 @@ class Job:
             time.sleep(self.place.look_s)
         return self
 
-    def start(self, client: Client, scheduler: str | None = None) -> None:
-        """Start a driver where the job specifies."""
+    def start(self, client: Client, options: Sequence[str] = ()) -> None:
+        """Start a driver where the job specifies, with options of ``distmom jobs run``."""
         # The directory of a published job is created where the driver runs.
         record = self.record.dump().decode() if self.record.url else ""
-        arguments = {"run": str(self.directory), "scheduler": scheduler, "record": record}
+        arguments = {"run": str(self.directory), "options": list(options), "record": record}
         if self.record.driver == "slurm":
-            submit_to_slurm(self.directory, self.id, scheduler, record)
+            submit_to_slurm(self.directory, self.id, options, record)
         elif self.record.driver == "worker":
             check_workers(client, str(self.directory), record)
             fire_and_forget(client.submit(supervise_driver, **arguments, key=self._driver_key, pure=False))
         else:
             on_scheduler(client, start_driver, **arguments)
 
-    def _certificates(self) -> dict[str, str | None]:
-        return {name: self.record.tls.get(name) for name in ("ca_file", "cert", "key")}
+    def _certificates(self, ca_file: str | None, cert: str | None, key: str | None) -> dict[str, str | None]:
+        """Return certificates that are given, or else those of the record, as `certified` takes them."""
+        given = {"ca_file": ca_file, "cert": cert, "key": key}
+        return {name: self.record.tls.get(name) if path is None else path for name, path in given.items()}

@@ -104,18 +104,19 @@ def on_scheduler(client: Client, function: Callable[..., _R], **arguments: Any) 
     return found
 
 
-def start_driver(dask_scheduler: Any, run: str, scheduler: str | None = None, record: str = "") -> int:
+def start_driver(dask_scheduler: Any, run: str, options: Sequence[str] = (), record: str = "") -> int:
     """Start the driver of a job as a process of its own on this host, and return its process id.
 
-    With the content of ``job.json`` as ``record``, the directory of the job is created.
+    ``options`` are those of ``distmom jobs run``. With the content of ``job.json`` as ``record``, the directory of
+    the job is created.
     """
-    process = started(Path(run), scheduler, record)
+    process = started(Path(run), options, record)
     threading.Thread(target=_watched, args=(process, Path(run)), name="distmom-driver", daemon=True).start()
     return process.pid
 
 
 def started(
-    place: Path, scheduler: str | None, record: str = "", **variables: str
+    place: Path, options: Sequence[str], record: str = "", **variables: str
 ) -> subprocess.Popen[bytes]:
     """Start the driver of a job on this host, with further variables of its environment.
 
@@ -127,7 +128,7 @@ def started(
     (place / "epochs").mkdir(exist_ok=True)
     with open(place / "out.txt", "ab") as out:
         process = subprocess.Popen(
-            driver_line(place, scheduler), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+            driver_line(place, options), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
             start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1", **variables},
         )  # fmt: skip
     # A driver works without the record, if its directory was removed or its disk is full.
@@ -201,10 +202,21 @@ def create_directory(place: Path, record: str) -> None:
         raise UsageError(f"{place}: is the directory of another job on host {socket.gethostname()}")
 
 
-def driver_line(place: Path, scheduler: str | None) -> list[str]:
+def driver_options(scheduler: str | None, tls: Mapping[str, str | None]) -> list[str]:
+    """Return the options of ``distmom jobs run`` for an address and certificates other than those of the record.
+
+    ``tls`` has the names of `distmom.engine.executors.connections.certified`.
+    """
+    flags = {"ca_file": "--tls-ca-file", "cert": "--tls-cert", "key": "--tls-key"}
+    options = [] if scheduler is None else ["--scheduler", scheduler]
+    for name, path in tls.items():
+        options += [] if path is None else [flags[name], str(Path(path).absolute())]
+    return options
+
+
+def driver_line(place: Path, options: Sequence[str]) -> list[str]:
     """Return the command line that carries out a job."""
-    where = [] if scheduler is None else ["--scheduler", scheduler]
-    return [sys.executable, "-m", "distmom.cli.main", "jobs", "run", str(place), *where]
+    return [sys.executable, "-m", "distmom.cli.main", "jobs", "run", str(place), *options]
 
 
 def await_end(process: subprocess.Popen[bytes], place: Path) -> int:
@@ -226,12 +238,12 @@ def _watched(process: subprocess.Popen[bytes], place: Path) -> None:
         logger.warning("%s: the end of the driver could not be recorded: %s", place, error)
 
 
-def supervise_driver(run: str, scheduler: str | None = None, record: str = "") -> None:
+def supervise_driver(run: str, options: Sequence[str] = (), record: str = "") -> None:
     """Carry a job out in a process beside a worker; a task, which ends the process when it is cancelled."""
     worker, key = distributed.get_worker(), distributed.worker.thread_state.key
     # It only waits, so it must not occupy a thread of the worker.
     distributed.secede()
-    process = started(Path(run), scheduler, record)
+    process = started(Path(run), options, record)
     try:
         while process.poll() is None:
             task = worker.state.tasks.get(key)
@@ -244,12 +256,12 @@ def supervise_driver(run: str, scheduler: str | None = None, record: str = "") -
         await_end(process, Path(run))
 
 
-def submit_to_slurm(place: Path, name: str, scheduler: str | None, record: str = "") -> None:
+def submit_to_slurm(place: Path, name: str, options: Sequence[str], record: str = "") -> None:
     """Submit a driver to SLURM, with the settings in the variables ``SBATCH_*`` of this process."""
     if record:
         check_published(record)
         create_directory(place, record)
-    line = shlex.join(driver_line(place, scheduler))
+    line = shlex.join(driver_line(place, options))
     command = ["sbatch", "--parsable", f"--job-name={name}", f"--output={place / 'out.txt'}"]
     command += ["--open-mode=append", "--wrap", f"exec {line}"]
     try:

@@ -61,7 +61,7 @@ import sys
 from distmom.jobs import remote
 
 CODE = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
-remote.driver_line = lambda place, scheduler: [sys.executable, "-c", CODE]
+remote.driver_line = lambda place, options: [sys.executable, "-c", CODE]
 """
 #: hides the records of jobs from a worker
 BLIND = """

@@ -1,20 +1,31 @@
 """Clusters with TLS: certificates from the command line or Dask's configuration."""
 
 import json
+import shlex
 import shutil
+import ssl
 import subprocess
 from contextlib import ExitStack
+from pathlib import Path
 
+import dask
 import pytest
-from clusters import running, scheduler
+from clusters import running, scheduler, wait_until
 from distributed import Client
+from distributed.comm.core import FatalCommClosedError
 from helpers import planted_corpus
 
 from distmom import jobs
 from distmom.cli.main import main
 from distmom.corpus import from_arrays
-from distmom.engine.executors.connections import certified, connected
-from distmom.errors import ClusterError
+from distmom.engine.executors import watch
+from distmom.engine.executors.connections import (
+    certified,
+    connected,
+    insecure_allowed,
+    security_options,
+)
+from distmom.errors import ClusterError, UsageError
 
 pytestmark = [
     pytest.mark.cluster,
@@ -107,3 +118,99 @@ def test_a_certificate_that_is_missing_is_refused(place, tmp_path, capsys):
     fit = ["fit", str(place / "corpus"), str(tmp_path / "m"), *MODEL, "--scheduler", "tls://127.0.0.1:1"]
     assert main([*fit, "--tls-key", str(tmp_path / "none")]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "key"), [("client", "stranger.key"), ("client", "ca.pem")])
+def test_files_that_do_not_belong_together_are_named(place, tmp_path, capsys, name, key):
+    fit = ["fit", str(place / "corpus"), str(tmp_path / "m"), *MODEL, "--scheduler", "tls://127.0.0.1:1"]
+    assert main([*fit, *files(place, name)[:4], "--tls-key", str(place / key)]) == 2
+    shown = capsys.readouterr().err
+    assert f"got --tls-ca-file {place / 'ca.pem'}, --tls-cert {place / 'client.pem'}, " in shown
+    assert f"--tls-key {place / key}: " in shown
+    assert "to resume" not in shown
+
+
+def test_a_file_of_the_configuration_that_is_missing_is_named(place, tmp_path, capsys):
+    fit = ["fit", str(place / "corpus"), str(tmp_path / "m"), *MODEL, "--scheduler", "tls://127.0.0.1:1"]
+    missing = str(tmp_path / "none.pem")
+    with dask.config.set({"distributed.comm.tls.client.cert": missing}):
+        assert main([*fit, *files(place)[:2], *files(place)[4:]]) == 2
+    assert f"--tls-cert {missing}" in capsys.readouterr().err
+
+
+def test_a_key_in_the_configuration_is_not_shown(place):
+    content = (place / "stranger.key").read_text()
+    with (
+        dask.config.set({"distributed.comm.tls.client.key": content}),
+        certified(str(place / "ca.pem"), str(place / "client.pem"), None),
+    ):
+        with (
+            pytest.raises(UsageError, match="TLS: expected PEM files") as refused,
+            connected("tls://127.0.0.1:1"),
+        ):
+            pass
+        assert "PRIVATE" not in str(refused.value)
+        assert "--tls-key" not in security_options("tls://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_scheduler_without_tls_is_named(place, monkeypatch, is_early):
+    async def connect(*_, **__):
+        # Whether a scheduler speaks first is a matter of chance; these are the errors of Dask.
+        if is_early:
+            raise ValueError("IOStream is not idle; cannot convert to SSL")
+        try:
+            raise ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
+        except ssl.SSLError as error:
+            raise FatalCommClosedError from error
+
+    monkeypatch.setattr(watch, "connect", connect)
+    with (
+        certified(*files(place)[1::2]),
+        pytest.raises(ClusterError, match="expected a scheduler with TLS, got an answer without it"),
+        connected("tls://127.0.0.1:1"),
+    ):
+        pass
+
+
+def test_the_command_that_resumes_a_fit_has_the_certificates(place, cluster, tmp_path, capsys):
+    fit = ["fit", str(place / "corpus"), str(tmp_path / "m"), *MODEL, "--scheduler", cluster]
+    assert main([*fit, *files(place, "stranger")]) == 5
+    line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("to resume: "))
+    words = shlex.split(line.removeprefix("to resume: "))
+    assert words == [
+        "distmom", "resume", str(tmp_path / "m.run"), "--scheduler", cluster, *files(place, "stranger"),
+    ]  # fmt: skip
+    assert main([*words[1:5], *files(place), "--quiet"]) == 0
+    assert content(tmp_path / "m") == content(place / "local")
+
+
+def test_the_command_that_resumes_a_fit_allows_what_was_allowed():
+    assert security_options("tcp://192.0.2.1:8786") == []
+    with insecure_allowed():
+        assert security_options("tcp://192.0.2.1:8786") == ["--insecure"]
+        assert security_options("tcp://127.0.0.1:8786") == []
+
+
+def test_a_job_is_ended_and_resumed_with_other_files_than_it_was_submitted_with(
+    place, cluster, tmp_path, capsys
+):
+    for name in ("ca.pem", "client.pem", "client.key"):
+        (tmp_path / "old").mkdir(exist_ok=True)
+        shutil.copy(place / name, tmp_path / "old" / name)
+    fit = ["fit", str(place / "corpus"), str(tmp_path / "m"), *MODEL]
+    job = tmp_path / "job"
+    assert main(["submit", *fit, "--scheduler", cluster, "--run", str(job), *files(tmp_path / "old")]) == 0
+    (tmp_path / "old").rename(tmp_path / "new")
+    capsys.readouterr()
+    driver = Path("/proc", str(jobs.open_job(job).status()["pid"]))
+    assert main(["jobs", "cancel", str(job), *files(tmp_path / "new")]) == 0
+    # One that has not begun ends when it finds the request, which the next command withdraws.
+    wait_until(lambda: not driver.exists())
+    assert "cancelled" in capsys.readouterr().out
+    assert main(["jobs", "resume", str(job)]) == 2
+    assert str(tmp_path / "old" / "client.key") in capsys.readouterr().err
+    assert main(["jobs", "resume", str(job), *files(tmp_path / "new")]) == 0
+    resumed = jobs.open_job(job)
+    assert resumed.wait(120) == 0, "\n".join(resumed.logs())
+    assert content(tmp_path / "m") == content(place / "local")
