@@ -85,8 +85,8 @@ class Job:
         dict
             ``state`` is ``queued``, ``running``, ``lost`` (the driver is gone, or shows no sign of life),
             ``done``, ``failed`` or ``cancelled``. Also ``id``, ``directory``, ``command``, ``scheduler``,
-            ``created`` and ``epoch``; while it runs ``host``, ``pid``, ``pass``, ``n_done`` and ``n_tasks``;
-            afterwards ``exit_code``, ``error`` and ``resume``.
+            ``created`` and ``epoch``; once it has begun ``host``, ``pid`` and ``since``, and unless it is done
+            ``pass``, ``n_done`` and ``n_tasks``; afterwards ``ended``, ``exit_code``, ``error`` and ``resume``.
         """
         return self.described(Observation(self.place.records, patience_s).decided())
 
@@ -104,7 +104,7 @@ class Job:
         }
         if found.owner is not None:
             status |= {"host": found.owner.host, "pid": found.owner.pid, "since": found.owner.since}
-        if found.beat is not None and found.beat.name:
+        if found.state != "done" and found.beat is not None and found.beat.name:
             beat = found.beat
             status |= {"pass": beat.name, "n_done": beat.n_done, "n_tasks": beat.n_tasks}
         if found.state in ENDED and found.end is not None:

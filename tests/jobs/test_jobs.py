@@ -143,6 +143,7 @@ def test_a_job_outlives_the_client_that_has_submitted_it(place, cluster, tmp_pat
     assert content(tmp_path / "m") == content(place / "local")
     status = found.status()
     assert (status["state"], status["exit_code"], status["epoch"]) == ("done", 0, 1)
+    assert "pass" not in status
     # Nothing is left to be done.
     before = sorted(path.stat().st_mtime_ns for path in found.directory.rglob("*"))
     assert main(["jobs", "resume", str(found.directory)]) == 0

@@ -169,6 +169,19 @@ def test_other_models_take_kept_moments(kind):
     assert fitted.transform(counts[:5]).shape == (5, 3)
 
 
+def test_moments_of_too_few_topics_are_reported_once(caplog):
+    """Not again for every part that the standard errors leave out."""
+    rng = np.random.default_rng(0)
+    topics = rng.dirichlet(np.full(12, 0.3), 2)
+    counts = np.stack([rng.multinomial(40, topic) for topic in topics])[rng.integers(0, 2, 80)]
+    kept = TopicMoments(3, n_parts=4, **ALL_WORDS).fit(counts)
+    model = SpectralLDA(3, alpha0=1.0, **PURE).fit_moments(kept)
+    assert model.components_error_.shape == (2, 12)
+    assert [r.getMessage() for r in caplog.records] == [
+        "tensor-1: the moments carry 2 of the 3 topics requested"
+    ]
+
+
 def test_moments_on_disk_are_whole(tmp_path):
     _, counts = sample(500)
     kept = TopicMoments(3, n_parts=3, **ALL_WORDS).fit(counts)

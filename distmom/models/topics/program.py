@@ -160,7 +160,7 @@ class TopicModel(TopicSettings):
             settings = replace(settings, kind=made.kind, single_precision=made.single_precision)
             committed = replace(committed, settings=settings)
             numbers = moments.sums_.numbers
-            init, topics = self._of_moments(run, committed, numbers)
+            init, topics = self._of_moments(run, committed, numbers, self.init_settings())
             state = _state_of(totals, init, topics, committed.words.n_words)
             jackknife = Jackknife(*_by_topic(topics))
             for sums in moments.sums_.without_parts():
@@ -184,15 +184,19 @@ class TopicModel(TopicSettings):
         self.fit_seconds_ = time.monotonic() - started
         return self
 
-    def _of_moments(self, run: Run, moments: CommittedMoments, numbers: np.ndarray) -> tuple[Initial, Topics]:
-        init = initials(run, moments, numbers, self.init_settings())[0]
+    def _of_moments(
+        self, run: Run, moments: CommittedMoments, numbers: np.ndarray, of_init: InitSettings
+    ) -> tuple[Initial, Topics]:
+        init = initials(run, moments, numbers, of_init)[0]
         return init, initial_topics(init.topics, init.proportions, dtype=moments.settings.dtype)
 
     def _part_of_moments(
         self, run: Run, moments: CommittedMoments, numbers: np.ndarray
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the topics from the moments of a part of the documents, for a jackknife."""
-        return _by_topic(self._of_moments(run, moments, numbers)[1])
+        # The fit to all documents has warned of too few topics.
+        of_init = replace(self.init_settings(), is_requested=False)
+        return _by_topic(self._of_moments(run, moments, numbers, of_init)[1])
 
     def _check_without_documents(self, moments: TopicMoments) -> None:
         wrong = None
