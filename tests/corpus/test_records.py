@@ -9,10 +9,20 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import zarr
+from scipy.sparse import random_array
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
+from zarr.core.buffer.cpu import Buffer
 from zarr.storage import MemoryStore
 
-from distmom.corpus.files.arrays import create_array, decode_array, encode_group, files_below
+from distmom.corpus.files.arrays import (
+    create_array,
+    decode_array,
+    encode_array,
+    encode_group,
+    encode_matrices,
+    files_below,
+    write_group,
+)
 from distmom.corpus.files.npy import map_npy, parse_npy, read_npy_header
 from distmom.corpus.files.records import (
     RecordFormat,
@@ -260,6 +270,36 @@ def test_arrays_are_decoded_as_by_zarr(shape, chunks, endian, dtype):
 
 
 @pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64", ">f4", ">i8"]
+)
+@pytest.mark.parametrize("shape", [(7,), (7, 5), (3, 2, 4), (0,), (2, 0)])
+def test_zarr_reads_arrays_and_groups_as_they_were_written(tmp_path, shape, dtype):
+    array = np.random.default_rng(0).integers(0, 100, shape).astype(dtype)
+    arrays = {"a": array, "b/c": array[::2], "b/d/e": np.swapaxes(array, 0, -1)}
+    write_group(tmp_path / "g", arrays)
+    root = zarr.open_group(tmp_path / "g", mode="r")
+    assert sorted(name for name, _ in root.members(max_depth=None)) == ["a", "b", "b/c", "b/d", "b/d/e"]
+    for name, expected in arrays.items():
+        np.testing.assert_array_equal(root[name][...], expected)
+        assert root[name].dtype == expected.dtype.newbyteorder("=")
+    chunked = {key: Buffer.from_bytes(value) for key, value in encode_array(array, chunk_rows=2)}
+    np.testing.assert_array_equal(zarr.open_array(MemoryStore(chunked), mode="r")[...], array)
+
+
+def test_zarr_reads_matrices_as_they_were_encoded():
+    matrix = random_array((30, 9), density=0.2, format="csr", rng=np.random.default_rng(0))
+    files = {key: Buffer.from_bytes(value) for key, value in encode_matrices({"words": matrix}).items()}
+    group = zarr.open_group(MemoryStore(files), mode="r")["words"]
+    assert dict(group.attrs) == {
+        "encoding-type": "csr_matrix",
+        "encoding-version": "0.1.0",
+        "shape": [30, 9],
+    }
+    for part in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(group[part][...], getattr(matrix, part))
+
+
+@pytest.mark.parametrize(
     ("edit", "message"),
     [
         (
@@ -306,6 +346,9 @@ def test_arrays_are_stored_by_rows_with_a_checksum_in_every_chunk(tmp_path, shap
         p.relative_to(tmp_path / "a").as_posix(): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()
     }
     assert len(files) == 1 + (-(-shape[0] // chunks[0]) if stored.size else 0)
+    encoded = dict(encode_array(np.zeros(shape, dtype), chunk_rows=chunk_rows))
+    assert encoded.keys() == files.keys()
+    assert encoded["zarr.json"] == files["zarr.json"]
     found = decode_array("a", files, dtype, shape)
     assert found.shape == shape
     assert not found.any()

@@ -20,7 +20,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from distmom.corpus.files.arrays import create_array, decode_array
+from distmom.corpus.files.arrays import decode_array, write_array
 from distmom.corpus.files.commit import put_if_absent
 from distmom.corpus.files.npy import map_npy, mapped_file
 from distmom.errors import StoreError
@@ -269,10 +269,8 @@ def write_rows(directory: str, shard: int, rows: np.ndarray) -> str:
     rows : ndarray of shape (n_documents, ...)
     """
     temporary = Path(directory) / f".tmp-{uuid.uuid4().hex}"
-    temporary.parent.mkdir(parents=True, exist_ok=True)
     try:
-        array = create_array(temporary, rows.shape, rows.dtype, level=1)
-        array[...] = rows
+        write_array(temporary, rows, level=1)
         digest = _rows_digest(rows, (temporary / "zarr.json").read_bytes())
         stored = StoredRows(directory, {str(shard): digest})
         # An abandoned attempt may write the same rows, earlier or later.

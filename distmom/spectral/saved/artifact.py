@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import zarr
 
-from distmom.corpus.files.arrays import create_array, decode_array
+from distmom.corpus.files.arrays import decode_array, write_group
 from distmom.corpus.files.aside import make_aside, recover, remove_temporary
 from distmom.corpus.files.commit import destination, put_directory, sha256_file, write_atomic
 from distmom.corpus.files.npy import mapped_file
@@ -94,15 +93,15 @@ def save_model(
     """
     with staged(path, overwrite=overwrite) as (temporary, put):
         temporary.mkdir()
-        group = zarr.create_group(store=temporary / "arrays.zarr")
         entries: dict[str, dict[str, Any]] = {}
+        packed: dict[str, np.ndarray] = {}
         for name, value in arrays.items():
             if value.nbytes > (LARGE_BYTES if large_bytes is None else large_bytes):
                 entries[name] = _save_large(temporary, name, value)
                 continue
-            array = np.ascontiguousarray(value)
-            create_array(group.store_path, array.shape, array.dtype, name=name)[...] = array
-            entries[name] = {"shape": array.shape, "dtype": array.dtype.str}
+            packed[name] = value
+            entries[name] = {"shape": value.shape, "dtype": value.dtype.str}
+        write_group(temporary / "arrays.zarr", packed)
         for file_name, lines in (("vocabulary.txt", vocabulary), ("labels.txt", label_names)):
             write_atomic(temporary / file_name, partial(_write_lines, lines=lines))
         files: dict[str, dict[str, Any]] = {}
