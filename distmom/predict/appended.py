@@ -14,7 +14,7 @@ class AppendedArray:
     Parameters
     ----------
     array : zarr.Array
-        As from `distmom.corpus.files.arrays.create_array`.
+        As from `distmom.corpus.files.encoding.create_array`.
     """
 
     def __init__(self, array: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus.files.arrays import create_array
+from distmom.corpus.files.encoding import create_array
 from distmom.corpus.layers import check_corpus
 from distmom.engine import Observer
 from distmom.predict.appended import AppendedArray

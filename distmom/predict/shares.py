@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.corpus.files.arrays import create_array
 from distmom.corpus.files.commit import write_atomic
+from distmom.corpus.files.encoding import create_array
 from distmom.corpus.layers import check_corpus
 from distmom.digits import significant
 from distmom.engine import Observer, Pass, Rows, Sums, SumSpec

@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.corpus.files.arrays import CHUNK_ELEMENTS, create_array
+from distmom.corpus.files.encoding import CHUNK_ELEMENTS, create_array
 from distmom.corpus.layers import check_corpus
 from distmom.engine import (
     Observer,

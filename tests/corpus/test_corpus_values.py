@@ -6,7 +6,7 @@ import pytest
 from scipy import sparse
 
 from distmom.corpus import MemoryCorpus, from_arrays
-from distmom.corpus.files.arrays import encode_matrices
+from distmom.corpus.files.encoding import encode_matrices
 from distmom.corpus.files.records import dump_json
 from distmom.corpus.files.storage import LocalStorage
 from distmom.corpus.stored.shard import describe
@@ -92,7 +92,7 @@ def test_structure_of_a_shard_is_checked(tmp_path, words, message):
 
 
 def test_nan_weights_are_refused_on_reading(tmp_path):
-    from distmom.corpus.files.arrays import decode_matrix
+    from distmom.corpus.files.decoding import decode_matrix
 
     files = encode_matrices({"words": csr(np.array([1, np.nan], "f4"), [0, 1], [0, 1, 2], (2, 3))})
     with pytest.raises(StoreError, match="finite"):

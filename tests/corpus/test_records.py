@@ -14,13 +14,12 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 from zarr.core.buffer.cpu import Buffer
 from zarr.storage import MemoryStore
 
-from distmom.corpus.files.arrays import (
+from distmom.corpus.files.decoding import decode_array, files_below
+from distmom.corpus.files.encoding import (
     create_array,
-    decode_array,
     encode_array,
     encode_group,
     encode_matrices,
-    files_below,
     write_group,
 )
 from distmom.corpus.files.npy import map_npy, parse_npy, read_npy_header

@@ -12,7 +12,7 @@ from helpers import lda_corpus, planted_matrices
 
 from distmom.cli.main import main
 from distmom.corpus import MemoryCorpus
-from distmom.corpus.files.arrays import check_csr
+from distmom.corpus.files.decoding import check_csr
 from distmom.engine import Csr
 from distmom.errors import NumericalError, StoreError
 from distmom.models import ECA, MultiLabelMoM, SpectralLDA, TopicMoments, load_model
@@ -362,7 +362,7 @@ def test_a_crafted_model_ends_the_command_with_one_line(crafted, capsys):
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
 def test_the_structure_of_a_matrix_is_checked_piece_by_piece_as_in_one(monkeypatch, step):
     """Compared with the definition, on matrices some of whose entries have been moved."""
-    monkeypatch.setattr("distmom.corpus.files.arrays._CHECKED_ELEMENTS", step)
+    monkeypatch.setattr("distmom.corpus.files.decoding._CHECKED_ELEMENTS", step)
     rng, n_bad = np.random.default_rng(step), 0
     for _ in range(300):
         n_rows, n_columns = rng.integers(1, 9, 2)

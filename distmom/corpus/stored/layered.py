@@ -14,7 +14,7 @@ from scipy import sparse
 
 from distmom.clock import spend
 from distmom.corpus.block import RowBlock
-from distmom.corpus.files.arrays import decode_array, decode_group, decode_matrix, files_below
+from distmom.corpus.files.decoding import decode_array, decode_group, decode_matrix, files_below
 from distmom.corpus.files.records import MAX_RECORD_BYTES, are_files, parse_json
 from distmom.corpus.files.storage import Storage, check_digest
 from distmom.corpus.layers import Layer, RowShard, row_bytes_of, select_layers

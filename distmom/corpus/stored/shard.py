@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from distmom.corpus.files.arrays import encode_matrices
 from distmom.corpus.files.commit import put_if_absent, sync_path, sync_tree
+from distmom.corpus.files.encoding import encode_matrices
 from distmom.corpus.files.records import MAX_RECORD_BYTES, dump_json, parse_json
 from distmom.corpus.files.storage import LocalStorage
 from distmom.corpus.names import is_id

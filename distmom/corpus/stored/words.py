@@ -12,7 +12,7 @@ import numpy as np
 
 from distmom.clock import spend
 from distmom.corpus.block import Block
-from distmom.corpus.files.arrays import decode_group, decode_matrix
+from distmom.corpus.files.decoding import decode_group, decode_matrix
 from distmom.corpus.files.records import MAX_RECORD_BYTES
 from distmom.corpus.files.storage import Storage, check_digest
 from distmom.corpus.layers import Layer, word_layers

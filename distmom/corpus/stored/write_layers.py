@@ -13,8 +13,8 @@ import numpy as np
 import zarr
 from scipy import sparse
 
-from distmom.corpus.files.arrays import encode_group, encode_layers
 from distmom.corpus.files.commit import sync_path, sync_tree
+from distmom.corpus.files.encoding import encode_group, encode_layers
 from distmom.corpus.files.records import dump_json
 from distmom.corpus.files.storage import LocalStorage
 from distmom.corpus.layers import Layer, check_layer_name

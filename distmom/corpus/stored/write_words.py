@@ -11,11 +11,11 @@ import numpy as np
 import zarr
 
 from distmom.corpus.block import label_matrix, word_matrix
-from distmom.corpus.files.arrays import encode_group
 from distmom.corpus.files.commit import (
     sync_path,
     sync_tree,
 )
+from distmom.corpus.files.encoding import encode_group
 from distmom.corpus.names import check_names, number_lines
 from distmom.corpus.open import open_words
 from distmom.corpus.stored.manifest import CORPUS, STATISTICS, WORDS_VERSION

@@ -20,8 +20,9 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from distmom.corpus.files.arrays import decode_array, write_array
 from distmom.corpus.files.commit import put_if_absent
+from distmom.corpus.files.decoding import decode_array
+from distmom.corpus.files.encoding import write_array
 from distmom.corpus.files.npy import map_npy, mapped_file
 from distmom.errors import StoreError
 

@@ -27,9 +27,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from distmom.corpus.files.arrays import decode_array, write_group
 from distmom.corpus.files.aside import make_aside, recover, remove_temporary
 from distmom.corpus.files.commit import destination, put_directory, sha256_file, write_atomic
+from distmom.corpus.files.decoding import decode_array
+from distmom.corpus.files.encoding import write_group
 from distmom.corpus.files.npy import mapped_file
 from distmom.corpus.files.records import (
     RecordFormat,

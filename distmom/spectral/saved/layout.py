@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus.files.arrays import check_csr
+from distmom.corpus.files.decoding import check_csr
 from distmom.engine.stored.arrays import SLAB_ROWS, release
 from distmom.errors import StoreError
 
