@@ -17,6 +17,7 @@ from distmom import (
     LatentTree,
     MultiLabelMoM,
     MultiView,
+    ProductMixture,
     RegressionSearch,
     SphericalMixture,
     SubspaceSearch,
@@ -162,6 +163,34 @@ def test_columns_of_several_types_are_read_as_numbers(table):
     assert np.array_equal(factors.fit(mixed.astype(float), groups=groups).components_, one)
     with pytest.raises(InputError, match=r"X: value in row 1, column 2: expected a number, got 'old'"):
         factors.fit(mixed.assign(age=["1", "old"] * 300), groups=groups)
+
+
+@pytest.mark.parametrize(
+    "model", [DiagonalMixture(2), SphericalMixture(2), GaussianSearch(2), ProductMixture(2)], ids=repr
+)
+def test_values_of_a_table_that_are_no_numbers_are_refused_by_row_and_column(table, model):
+    table = table.abs()
+    for value, expected in [
+        ("old", "a number, got 'old'"),
+        (pd.Timestamp("2020-01-01"), "a number, got Timestamp"),
+        (pd.Timedelta(1, "s"), "a number, got Timedelta"),
+        (np.nan, "a finite number, got nan"),
+        (np.inf, "a finite number, got inf"),
+    ]:
+        column = pd.Series(value, index=table.index)
+        for given in (column, column.astype("category")):
+            with pytest.raises(InputError, match=rf"^X: value in row 0, column 2: expected {expected}"):
+                model.fit(table.assign(age=given))
+    # A single value in a column of numbers.
+    with pytest.raises(InputError, match=r"^X: value in row 3, column 1: expected a finite number, got nan"):
+        model.fit(table.assign(weight=table["weight"].mask(np.arange(600) == 3)))
+
+
+def test_categories_that_are_numbers_are_read_as_numbers(table):
+    flags = (table > table.median()).astype(int).assign(**dict.fromkeys("abc", 0))
+    for each in (flags.astype("category"), flags.astype(str).astype("category")):
+        found = ProductMixture(2).fit(each).predict_proba(each)
+        assert np.array_equal(ProductMixture(2).fit(flags).predict_proba(flags), found)
 
 
 def test_factors_have_the_names_of_a_table_and_refuse_other_columns(table, tmp_path):

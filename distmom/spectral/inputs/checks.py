@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from scipy.sparse import issparse
@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_array, check_non_negative
 from distmom.corpus.block import refuse_masked
 from distmom.corpus.layers import check_corpus, refuse_corpus
 from distmom.corpus.names import are_numbers
-from distmom.corpus.rows import as_array
+from distmom.corpus.rows import as_array, as_numbers, checked_rows_of_layer
 from distmom.errors import InputError, UsageError
 from distmom.spectral.parameters import Parameter
 
@@ -37,12 +37,14 @@ def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
     """
     X = _read(X, "X")
     try:
-        X = check_array(X, accept_sparse="csr", ensure_min_samples=min_samples, input_name="X")
-        if X.shape[0]:
-            check_non_negative(X, estimator)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    return X
+        found = check_array(X, accept_sparse="csr", ensure_min_samples=min_samples, input_name="X")
+        # Columns of categories remain Python objects.
+        found = as_numbers(found, "X")
+        if found.shape[0]:
+            check_non_negative(found, estimator)
+    except (TypeError, ValueError) as error:
+        _refuse(X, "X", error)
+    return found
 
 
 def checked_dense(X: Any, min_samples: int, name: str = "X") -> np.ndarray:
@@ -68,9 +70,20 @@ def checked_dense(X: Any, min_samples: int, name: str = "X") -> np.ndarray:
         found = check_array(
             X, dtype=[np.float64, np.float32], ensure_min_samples=min_samples, input_name=name
         )
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    except (TypeError, ValueError) as error:
+        _refuse(X, name, error)
     return np.asarray(found)
+
+
+def _refuse(X: Any, name: str, error: TypeError | ValueError) -> NoReturn:
+    """Raise an InputError for rows that scikit-learn's checks refuse; for tables, it names the value."""
+    if isinstance(error, InputError):
+        raise error
+    if hasattr(X, "columns"):
+        checked_rows_of_layer(X, name)
+    elif isinstance(error, TypeError):
+        raise error
+    raise InputError(str(error)) from error
 
 
 def _read(X: Any, name: str) -> Any:
