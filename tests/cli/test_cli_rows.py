@@ -103,8 +103,9 @@ def test_a_hidden_markov_model_of_tagged_texts(place, run, tmp_path):
     assert code == 0
     assert len(json.loads(out)["layers"]) == 2
     fit = ("--model", "hmm", "-k", 2, "--layer", "rows")
-    code, _, err = run("fit", tmp_path / "c", tmp_path / "m", *fit, *LOCAL)
+    code, out, err = run("fit", tmp_path / "c", tmp_path / "m", *fit, *LOCAL)
     assert code == 0
+    assert re.search(r"^clipped +\d", out, re.MULTILINE)
     assert re.search(r"^\w+: 400 units in \d+\.\d s, [\d,]+ units/s$", err, re.MULTILINE)
     model = HiddenMarkov.load(tmp_path / "m")
     new = tmp_path / "new.seq"
@@ -182,6 +183,10 @@ def test_a_factorial_hidden_markov_model_of_a_file(run, tmp_path):
         (
             ("fit", "corpus", "m"),
             "MultiLabelMoM: expected a corpus of words, got one of rows (dense along rows)",
+        ),
+        (
+            ("fit", "corpus", "m", "--model", "product"),
+            "ingest a matrix of counts, or of 0 and 1, as a sparse one: a file .npz, written by scipy.sparse",
         ),
         (("fit", "corpus", "m", "--model", "hmm", "--layer", "x"), "expected a layer 'x' along rows"),
         (("fit", "titles", "m", "--model", "gaussian"), "SphericalMixture: expected a layer along rows"),

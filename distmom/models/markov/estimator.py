@@ -95,7 +95,7 @@ class HiddenMarkov(FittedMarkov):
     State = MarkovState
     reads = ("symbols", "dense")
     capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
-    shown = ("sum_weights", "asymmetry", "residual", "disagreement", "log_likelihoods")
+    shown = ("sum_weights", "asymmetry", "residual", "disagreement", "clipped", "log_likelihoods")
 
     n_components: int = parameter("Number of hidden states.", default=10, least=1, kw_only=False)
     init: str = parameter(

@@ -194,7 +194,10 @@ def with_layer(corpus: Any, reads: tuple[str, ...], name: str | None, model: str
     has = ", ".join(f"{layer.name} ({layer.kind} along {layer.along})" for layer in layers)
     if reads == WORDS:
         if layers[0].name != "words":
-            raise UsageError(f"{model}: expected a corpus of words, got one of {has}")
+            raise UsageError(
+                f"{model}: expected a corpus of words, got one of {has}; ingest a matrix of counts, or of 0 and "
+                "1, as a sparse one: a file .npz, written by scipy.sparse.save_npz"
+            )
         return corpus
     candidates = [layer for layer in layers if layer.kind in reads and layer.along == "rows"]
     if name is not None:
