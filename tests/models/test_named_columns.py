@@ -165,6 +165,15 @@ def test_columns_of_several_types_are_read_as_numbers(table):
         factors.fit(mixed.assign(age=["1", "old"] * 300), groups=groups)
 
 
+def test_columns_in_place_of_views_are_refused_with_what_to_give(table):
+    columns = [table[name] for name in NAMES[:3]]
+    for model, parts in ((MultiView(2), "views"), (LatentTree(2, tree="(1,2,3)"), "leaves")):
+        with pytest.raises(UsageError, match=f"got none; give {parts} as matrices or tables, not as vectors"):
+            model.fit(columns)
+        with pytest.raises(UsageError, match=r"got none$"):
+            model.fit(table)
+
+
 @pytest.mark.parametrize(
     "model", [DiagonalMixture(2), SphericalMixture(2), GaussianSearch(2), ProductMixture(2)], ids=repr
 )

@@ -41,7 +41,9 @@ def widths_of(corpus: Any, given: str | Sequence[int] | None, n: int, parts: str
     given = stored if given is None else given
     expected = f"widths: expected the numbers of columns of {n} {parts} that add up to {d}"
     if given is None:
-        raise UsageError(f"{expected}, got none")
+        # A list of n vectors is read as a matrix of n rows.
+        advice = f"; give {parts} as matrices or tables, not as vectors" if corpus.n_rows == n else ""
+        raise UsageError(f"{expected}, got none{advice}")
     try:
         widths = tuple(int(part) for part in (given.split(",") if isinstance(given, str) else given))
     except (TypeError, ValueError):
