@@ -71,7 +71,7 @@ def transform(
     model: str, src: tuple[str, ...], out: str, method: str | None, groups: str | None, output_format: str,
     overwrite: bool, cluster: Cluster, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Write shares of topics in documents, factors of groups of views, or components or states of rows.
+    """Write shares of topics or components of documents, factors of groups of views, or components of rows.
 
     \b
     Examples: distmom transform model corpus out
@@ -94,6 +94,22 @@ def transform(
         ):
             result = transform_views(
                 fitted, views, out, client=executor, memory_limit=cluster.memory_limit, observer=progress,
+                overwrite=overwrite,
+            )  # fmt: skip
+        show(result, as_json)
+        return
+    if fitted.can(Capability.COMPONENTS) and fitted.can(Capability.DOCUMENTS):
+        refuse_given(
+            ["method", "groups", "output_format"], f"not an option with {model}, which gives components"
+        )
+        check_place(out, "components", overwrite=overwrite)
+        with (
+            PassProgress(quiet=cluster.quiet) as progress,
+            open_workers(cluster) as executor,
+            open_source(src, fitted, executor, options) as corpus,
+        ):
+            result = assign_rows(
+                fitted, corpus, out, client=executor, memory_limit=cluster.memory_limit, observer=progress,
                 overwrite=overwrite,
             )  # fmt: skip
         show(result, as_json)

@@ -35,6 +35,7 @@ from distmom.spectral.saved.artifact import (
 )
 from distmom.spectral.saved.fields import declared_fields, layout_of, pack, unpack
 from distmom.spectral.seeds import Seeded
+from distmom.spectral.steps.em import warn_of_rise
 
 #: attributes that every model stores in addition to its state
 _RECORDED = ("settings", "n_documents", "timings", "spent", "fit_seconds")
@@ -164,6 +165,8 @@ class SpectralEstimator(Seeded):
             state = execute(self.program, engine)
             self._describe(corpus)
             self._keep(state)
+            if "n_em_iter" in self.parameters():
+                warn_of_rise(self.diagnostics_.get("log_likelihoods", ()))
             self.timings_ = [vars(t) for t in engine.timings]
             self.spent_ = engine.spent
             self.fit_seconds_ = time.monotonic() - started

@@ -265,3 +265,20 @@ def test_components_without_a_row_are_counted():
         DiagonalMixture(3, random_state=0).fit(sample(*parameters(12, 3), 800, 0)[0]).diagnostics_["n_empty"]
         == 0
     )
+
+
+def test_a_fit_whose_likelihood_still_rises_at_the_end_warns(caplog):
+    # EM needs about 30 passes for the pixels of digits.
+    X = load_digits().data / 16.0
+    for n_em_iter in (10, 60):
+        model = DiagonalMixture(10, n_em_iter=n_em_iter).fit(X)
+    before, last = model.diagnostics_["log_likelihoods"][-2:]
+    assert last - before < 0.01
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "was still rising after 10 EM passes" in record.getMessage()
+    # A single pass has no earlier one to rise from.
+    caplog.clear()
+    for n_em_iter in (0, 1):
+        DiagonalMixture(3, n_em_iter=n_em_iter).fit(sample(*parameters(12, 3), 800, 0)[0])
+    assert not caplog.records

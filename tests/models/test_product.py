@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 from helpers import WeightedCorpus, matched
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
@@ -16,12 +17,13 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
 from distmom.cli.main import main
-from distmom.corpus import MemoryCorpus, from_arrays, write_corpus
+from distmom.corpus import MemoryCorpus, from_arrays, text_corpus, write_corpus
 from distmom.engine import open_executor
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import load_model
 from distmom.models.gaussian.estimator import SphericalMixture
 from distmom.models.product.estimator import ProductMixture
+from distmom.predict import assign_rows
 from distmom.simulate.views import MixedViewPopulation
 
 MEANS = np.random.default_rng(3).uniform(0.1, 0.9, (2, 12))
@@ -329,6 +331,48 @@ def test_the_command_line_fits_it_and_shows_its_words(tmp_path, capsys):
     assert "start" in capsys.readouterr().out
     assert main(["topics", place, "--top", "3"]) == 0
     assert len(capsys.readouterr().out.splitlines()[-1].split()) == 5
+
+
+@pytest.mark.parametrize("n_em_iter", [0, 10])
+def test_components_of_documents_are_written_out_of_core(tmp_path, capsys, n_em_iter):
+    rows = sample(600, 2)
+    texts = [" ".join(f"word{'abcdefghijkl'[v]}" for v in np.flatnonzero(row)) for row in rows]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    corpus = text_corpus(texts, min_df=1, shard_documents=250)
+    model = ProductMixture(2, n_em_iter=n_em_iter).fit_corpus(corpus)
+    model.save(tmp_path / "m")
+    # The new documents have other words first, and one that the model does not know.
+    new = ["wordl wordk unknown", *reversed(texts)]
+    found = assign_rows(model, text_corpus(new, min_df=1, shard_documents=100), tmp_path / "python")
+    assert (found["n_units"], found["n_rows"], found["arrays"]) == (601, 601, ["components", "probabilities"])
+    expected = model.predict_proba(new)
+    arrays = zarr.open_group(tmp_path / "python" / "components.zarr", mode="r")
+    assert_allclose(arrays["probabilities"][...], expected, atol=1e-6)
+    assert (arrays["components"][...] == expected.argmax(axis=1)).all()
+    assert (np.load(tmp_path / "python" / "starts.npy") == np.arange(602)).all()
+    line = [
+        "transform",
+        str(tmp_path / "m"),
+        str(tmp_path / "texts.txt"),
+        str(tmp_path / "out"),
+        "--workers",
+        "0",
+    ]
+    assert main([*line, "--format", "lines"]) == 0
+    arrays = zarr.open_group(tmp_path / "out" / "components.zarr", mode="r")
+    assert_allclose(arrays["probabilities"][...], model.predict_proba(texts), atol=1e-6)
+    assert (tmp_path / "out" / "ids.txt").read_text().split() == [str(i) for i in range(1, 601)]
+    capsys.readouterr()
+    for more, message in (
+        ([], "already exists"),
+        (["--overwrite", "--method", "fast"], "--method: not an option with"),
+        (["--overwrite", "--output-format", "jsonl"], "--output-format: not an option with"),
+    ):
+        assert main([*line, "--format", "lines", *more]) == 2
+        assert message in capsys.readouterr().err
+    with pytest.raises(UsageError, match="got none of them"):
+        assign_rows(model, text_corpus(["other terms", "other names"], min_df=1), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_the_example_of_the_documentation_is_the_program():

@@ -19,13 +19,14 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, PassResult, StoredColumns
+from distmom.engine import Engine, PassResult, StoredColumns, StoredRows
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.product.together import Probabilities, find_together
 from distmom.moments.documents.product import (
     GroupMomentsPass,
     GroupSketchPass,
+    PresenceAssignPass,
     PresenceEMPass,
     maximised,
     presence_logs,
@@ -116,7 +117,7 @@ class ProductMixture(ComponentsOfRows, SpectralEstimator):
 
     State = ProductState
     matched_by = "components_"
-    capabilities = frozenset({Capability.DOCUMENTS, Capability.TOPICS})
+    capabilities = frozenset({Capability.DOCUMENTS, Capability.TOPICS, Capability.COMPONENTS})
     shown = ("start", "asymmetry", "residual", "sum_weights", "coherence")
 
     n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)
@@ -240,12 +241,36 @@ class ProductMixture(ComponentsOfRows, SpectralEstimator):
         """
         return float(self._posterior(X, 1)[1].mean())
 
+    def assign(self, run: Run) -> dict[str, StoredRows]:
+        """Store the component and the posterior probabilities of every document of the corpus of a run.
+
+        Parameters
+        ----------
+        run : Run
+            Its corpus has the words of the model.
+
+        Returns
+        -------
+        dict of str to StoredRows
+            ``components`` (n,), int32, and ``probabilities`` (n, n_components), float32, along documents.
+        """
+        check_is_fitted(self)
+        log_odds, constants = map(run.put, self._presence_logs())
+        k = len(self.weights_)
+        pass_ = PresenceAssignPass(
+            self.n_features_in_, log_odds=log_odds, constants=constants, n_components=k
+        )
+        return run.scan(pass_).rows
+
+    def _presence_logs(self) -> tuple[np.ndarray, np.ndarray]:
+        lowest = _LEAST_OF_EM if "log_likelihoods" in self.diagnostics_ else _LEAST
+        return presence_logs(self.components_.T, self.weights_, lowest)
+
     def _posterior(self, X: Any, least: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Return the component probabilities and log-likelihoods of documents, at least ``least`` of them."""
         check_is_fitted(self)
         present = self._block(X, least).words.astype(bool).astype(np.float64)
-        lowest = _LEAST_OF_EM if "log_likelihoods" in self.diagnostics_ else _LEAST
-        log_odds, constants = presence_logs(self.components_.T, self.weights_, lowest)
+        log_odds, constants = self._presence_logs()
         probabilities = np.asarray(present @ log_odds + constants)
         logs = normalise(probabilities)
         return probabilities, logs

@@ -202,6 +202,54 @@ class PresenceEMPass(ProjectedPass):
         return None
 
 
+@dataclass(frozen=True)
+class PresenceAssignPass(ProjectedPass):
+    """Store the most probable component of every document, and the probabilities of all.
+
+    Attributes
+    ----------
+    log_odds, constants, n_components
+        As in `PresenceEMPass`.
+
+    Notes
+    -----
+    Rows: ``components`` (n,), int32, and ``probabilities`` (n, k), float32. Sums: ``log_likelihood`` () and
+    ``mass`` ().
+    """
+
+    log_odds: Any = None
+    constants: Any = None
+    n_components: int = 0
+
+    @property
+    def name(self) -> str:
+        return "assign"
+
+    @property
+    def projector(self) -> tuple[Any, int]:
+        return self.log_odds, self.n_components
+
+    @property
+    def row_bytes(self) -> int:
+        return 4 + 4 * self.n_components
+
+    def working_bytes(self, n_rows: int) -> int:
+        return 8 * 4 * n_rows * self.n_components
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"log_likelihood": SumSpec(()), "mass": SumSpec(())}
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        weights = row_weights(block)
+        posterior, evidence = posteriors(block, self.log_odds, self.constants)
+        sums["log_likelihood"] += evidence @ weights
+        sums["mass"] += weights.sum()
+        return {
+            "components": posterior.argmax(axis=1).astype(np.int32),
+            "probabilities": posterior.astype(np.float32),
+        }
+
+
 def smoothed_rates(counts: np.ndarray, mass: float) -> np.ndarray:
     """Return the shares of documents that have each word, inside (0, 1).
 

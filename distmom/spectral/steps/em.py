@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from distmom.spectral.program.run import Run, unknown
+
+logger = logging.getLogger(__name__)
+
+#: gain in log-likelihood per row in the last iteration from which more iterations are suggested
+_NOTABLE_GAIN = 0.01
 
 _P = TypeVar("_P")
 _L = TypeVar("_L")
@@ -46,6 +52,16 @@ def iterate(
         parameters, likelihood = run.apply(maximise, *expect(parameters), out=(parameters, unknown()))
         likelihoods.append(likelihood)
     return parameters, likelihoods
+
+
+def warn_of_rise(log_likelihoods: Sequence[float]) -> None:
+    """Log a warning if log-likelihoods per row, one before each iteration, were still rising at the end."""
+    gain = float(np.diff(log_likelihoods[-2:]).sum())
+    if gain >= _NOTABLE_GAIN:
+        logger.warning(
+            "the log-likelihood per row was still rising after %d EM passes, by %.2g in a pass: more (n_em_iter) "
+            "may give a better fit", len(log_likelihoods), gain,
+        )  # fmt: skip
 
 
 def count_empty(weights: np.ndarray, n_rows: int) -> int:
