@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -98,23 +100,8 @@ def transform(
             )  # fmt: skip
         show(result, as_json)
         return
-    if fitted.can(Capability.COMPONENTS) and fitted.can(Capability.DOCUMENTS):
-        refuse_given(
-            ["method", "groups", "output_format"], f"not an option with {model}, which gives components"
-        )
-        check_place(out, "components", overwrite=overwrite)
-        with (
-            PassProgress(quiet=cluster.quiet) as progress,
-            open_workers(cluster) as executor,
-            open_source(src, fitted, executor, options) as corpus,
-        ):
-            result = assign_rows(
-                fitted, corpus, out, client=executor, memory_limit=cluster.memory_limit, observer=progress,
-                overwrite=overwrite,
-            )  # fmt: skip
-        show(result, as_json)
-        return
-    if fitted.can(Capability.COMPONENTS):
+    has_components = fitted.can(Capability.COMPONENTS)
+    if has_components and not fitted.can(Capability.DOCUMENTS):
         refuse_given(
             ["method", "groups", "output_format", *options],
             f"not an option with {model}, which reads a corpus of rows",
@@ -130,18 +117,23 @@ def transform(
             )  # fmt: skip
         show(result, as_json)
         return
-    require_in(fitted, Capability.SHARES, model)
+    write: Callable[..., dict[str, Any]] = assign_rows
+    if has_components:
+        refuse_given(["method", "output_format"], f"not an option with {model}, which gives components")
+    else:
+        require_in(fitted, Capability.SHARES, model)
+        write = partial(transform_corpus, method=method or "vb", output_format=output_format)
     if groups is not None:
         require(fitted, Capability.FACTORS, "--groups")
     # Before the source is read, which may take long.
-    check_place(out, "shares", overwrite=overwrite)
+    check_place(out, "components" if has_components else "shares", overwrite=overwrite)
     with (
         PassProgress(quiet=cluster.quiet) as progress,
         open_workers(cluster) as executor,
         open_source(src, fitted, executor, options) as corpus,
     ):
-        result = transform_corpus(
-            fitted, corpus, out, method=method or "vb", output_format=output_format, client=executor, memory_limit=cluster.memory_limit, observer=progress,
+        result = write(
+            fitted, corpus, out, client=executor, memory_limit=cluster.memory_limit, observer=progress,
             overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)

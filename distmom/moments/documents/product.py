@@ -150,8 +150,8 @@ def presence_logs(
 
 
 @dataclass(frozen=True)
-class PresenceEMPass(ProjectedPass):
-    """Add up the sums for one expectation-maximisation (EM) iteration.
+class PosteriorPass(ProjectedPass):
+    """Base class of passes that read the probabilities of the components of documents.
 
     Attributes
     ----------
@@ -160,11 +160,6 @@ class PresenceEMPass(ProjectedPass):
     constants : ndarray of shape (k,)
     n_components : int
         k.
-
-    Notes
-    -----
-    Sums over documents, with their posterior probabilities p: ``p`` (k,), ``px`` (n_words, k) over the documents
-    that have the word; ``log_likelihood`` () and ``mass`` ().
     """
 
     log_odds: Any = None
@@ -172,15 +167,26 @@ class PresenceEMPass(ProjectedPass):
     n_components: int = 0
 
     @property
-    def name(self) -> str:
-        return "em"
-
-    @property
     def projector(self) -> tuple[Any, int]:
         return self.log_odds, self.n_components
 
     def working_bytes(self, n_rows: int) -> int:
         return 8 * 4 * n_rows * self.n_components
+
+
+@dataclass(frozen=True)
+class PresenceEMPass(PosteriorPass):
+    """Add up the sums for one expectation-maximisation (EM) iteration; attributes as in `PosteriorPass`.
+
+    Notes
+    -----
+    Sums over documents, with their posterior probabilities p: ``p`` (k,), ``px`` (n_words, k) over the documents
+    that have the word; ``log_likelihood`` () and ``mass`` ().
+    """
+
+    @property
+    def name(self) -> str:
+        return "em"
 
     def specs(self) -> dict[str, SumSpec]:
         k = self.n_components
@@ -203,13 +209,10 @@ class PresenceEMPass(ProjectedPass):
 
 
 @dataclass(frozen=True)
-class PresenceAssignPass(ProjectedPass):
+class PresenceAssignPass(PosteriorPass):
     """Store the most probable component of every document, and the probabilities of all.
 
-    Attributes
-    ----------
-    log_odds, constants, n_components
-        As in `PresenceEMPass`.
+    Attributes are as in `PosteriorPass`.
 
     Notes
     -----
@@ -217,24 +220,13 @@ class PresenceAssignPass(ProjectedPass):
     ``mass`` ().
     """
 
-    log_odds: Any = None
-    constants: Any = None
-    n_components: int = 0
-
     @property
     def name(self) -> str:
         return "assign"
 
     @property
-    def projector(self) -> tuple[Any, int]:
-        return self.log_odds, self.n_components
-
-    @property
     def row_bytes(self) -> int:
         return 4 + 4 * self.n_components
-
-    def working_bytes(self, n_rows: int) -> int:
-        return 8 * 4 * n_rows * self.n_components
 
     def specs(self) -> dict[str, SumSpec]:
         return {"log_likelihood": SumSpec(()), "mass": SumSpec(())}
