@@ -347,7 +347,7 @@ STEPS = np.random.default_rng(0).standard_normal((30, 2))
     [
         (STEPS[:4], [2, 2], {}, InputError, "at least 3 steps, got 2 as the longest of 2"),
         (STEPS, [3] * 10, {"n_components": 3}, UsageError, "at most 2, the number of values of a step, got 3"),
-        (STEPS, None, {}, UsageError, "expected more sequences than the 2 chains, got 1; windows='all'"),
+        (STEPS, None, {}, UsageError, "more than 2 sequences, the number of chains, got 1; windows='all'"),
         (STEPS, [20, 9], {}, InputError, "sum of the lengths: expected 30"),
         (STEPS, [15, 15], {"windows": "some"}, UsageError, "expected one of first, all"),
         ([[0.0, np.nan]] * 9, None, {}, InputError, "value in row 0, column 1"),

@@ -160,8 +160,8 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
             check_decodable(k, "n_em_iter")
         if self.windows == "first" and corpus.n_documents <= k:
             raise UsageError(
-                f"windows='first': expected more sequences than the {k} chains, got {corpus.n_documents}; "
-                "windows='all' uses all steps of long sequences"
+                f"windows='first': expected more than {k} sequences, the number of chains, got "
+                f"{corpus.n_documents}; windows='all' uses all steps of long sequences"
             )
 
     def program(self, run: Run) -> FactorialState:
