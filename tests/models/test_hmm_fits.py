@@ -207,3 +207,17 @@ def test_the_example_of_the_page_runs():
     names = {}
     exec(code, names)
     assert names["error"] < 0.05
+
+
+def test_variances_that_the_moments_clip_are_warned_of_unless_passes_follow(caplog):
+    # An autoregressive series is no chain of two states, and the moments give one of them a negative variance.
+    rng = np.random.default_rng(0)
+    steps = np.zeros((3000, 1))
+    for t in range(1, len(steps)):
+        steps[t] = 0.95 * steps[t - 1] + rng.exponential()
+    alone, refined = (HiddenMarkov(2, n_em_iter=n).fit(steps) for n in (0, 5))
+    assert sorted(alone.diagnostics_["clipped"]) == [0.0, 1.0]
+    warned = [r.getMessage() for r in caplog.records if "min_variance" in r.getMessage()]
+    assert len(warned) == 1
+    assert "gave 1 of 2 states variances below min_variance" in warned[0]
+    assert alone.score(steps) < refined.score(steps) - 10_000

@@ -6,6 +6,7 @@ into a model. Baum-Welch passes may follow.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -31,6 +32,8 @@ from distmom.spectral.saved.fields import array, value
 from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.steps.basis import range_basis
 from distmom.spectral.steps.em import iterate
+
+logger = logging.getLogger(__name__)
 
 FEATURES = {"linear": 1, "squares": 2}
 INITS = ("tensor", "anchors", "clusters")
@@ -253,6 +256,13 @@ def _unknown_chain(d: int, k: int, dense: bool) -> Chain:
 
 
 def _state(chain: Chain, notes: dict[str, Any], logs: list[float]) -> MarkovState:
+    n_clipped = np.count_nonzero(notes.get("clipped", ())) if chain.means is not None else 0
+    if n_clipped and not logs:
+        logger.warning(
+            "the moments gave %d of %d states variances below min_variance: likelihoods and states of steps need "
+            "Baum-Welch passes (n_em_iter)", n_clipped, len(chain.start),
+        )  # fmt: skip
+
     def rows(matrix: np.ndarray | None) -> np.ndarray | None:
         return None if matrix is None else np.ascontiguousarray(matrix.T)
 
