@@ -129,6 +129,8 @@ def _fit(data: _Data, place: Path, name: str, options: dict[str, Any], corpus: C
         model.fit_corpus(data.views)
         return
     model.fit_corpus(corpus)
+    if Capability.COMPONENTS in kind.capabilities:
+        assign_rows(model, corpus, place / name, overwrite=True)
     for capability, use in ((Capability.LABELS, predict_corpus), (Capability.SHARES, transform_corpus)):
         if capability in kind.capabilities:
             use(model, corpus, place / capability, overwrite=True)

@@ -16,7 +16,6 @@ from distmom.predict.aligned import check_words
 from distmom.predict.appended import AppendedArray
 from distmom.predict.lines import document_ids
 from distmom.predict.output import put_in_place
-from distmom.predict.pieces import in_pieces
 from distmom.spectral.capabilities import Capability, require
 from distmom.spectral.inputs.aligned import align
 from distmom.spectral.inputs.checks import check_columns, with_layer
@@ -81,7 +80,8 @@ def assign_rows(
     has_documents, source = model.can(Capability.DOCUMENTS), corpus
     if has_documents:
         check_words(source, model.vocabulary_)
-        corpus = in_pieces(align(source, model.vocabulary_, []))
+        # Not in pieces, each of which would read its whole shard for a single sparse product.
+        corpus = align(source, model.vocabulary_, [])
     else:
         check_columns(model, corpus)
     with put_in_place(out, "components", overwrite=overwrite) as place:

@@ -106,10 +106,11 @@ class PartialFiles:
     def recycle(self, files: Iterable[ScratchArray]) -> None:
         """Release reported files that are no longer read and not kept, so that later files overwrite them."""
         unused = [file.path for file in files if Path(file.path).parent.name not in self._kept]
+        if not unused:
+            return
         # A pass that begins may remove the directory while an earlier one is committed in the background.
         with suppress(OSError):
-            if unused:
-                self.spare.mkdir(parents=True, exist_ok=True)
+            self.spare.mkdir(parents=True, exist_ok=True)
         for path in unused:
             with suppress(OSError):
                 os.rename(path, self.spare / uuid.uuid4().hex)
