@@ -239,7 +239,7 @@ class Run:
 
 def _has_sums(path: Path) -> bool:
     """Return whether passes of a run have been committed, or groups of a pass finished."""
-    return any((path / "passes").glob("*/DONE.json")) or has_reports(path)
+    return bool(RunDirectory(path).committed_passes()) or has_reports(path)
 
 
 def create(

@@ -68,8 +68,8 @@ def describe(path: str | Path) -> dict[str, Any]:
         raise StoreError(f"{file}: like: expected path and digest, got {like!r}")
     if not isinstance(record.get("groups", ""), str):
         raise StoreError(f"{file}: groups: expected a path, got {record['groups']!r}")
-    committed = sorted(p.parent.name for p in (Path(path) / "passes").glob("*/DONE.json"))
-    return {**record, "committed": committed, "environments": RunDirectory(path).environments()}
+    directory = RunDirectory(path)
+    return {**record, "committed": directory.committed_passes(), "environments": directory.environments()}
 
 
 def last_event(path: str | Path) -> dict[str, Any]:

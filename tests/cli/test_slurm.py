@@ -136,7 +136,8 @@ def joined(batch):
 
 
 def committed(run):
-    return {path: path.stat().st_mtime_ns for path in run.glob("passes/*/DONE.json")}
+    """Committed passes, each with the time of its record; a directory that is not renamed yet is none."""
+    return {path: path.stat().st_mtime_ns for path in run.glob("passes/[!.]*/DONE.json")}
 
 
 def check_resumed(batch, job, place, before):

@@ -1,10 +1,12 @@
 """A committed pass is found by its fingerprint, and no other pass is taken for it."""
 
+import shutil
 from functools import partial
 
 import numpy as np
 from helpers import CountPass, count, random_corpus
 
+from distmom.corpus.files.commit import TEMPORARY
 from distmom.engine import Engine, PassDone, RunDirectory, Selection, TallResult, fingerprint
 from distmom.moments.documents.words import WordSketchPass
 
@@ -33,6 +35,15 @@ def test_a_committed_pass_is_found_and_another_is_not(tmp_path):
     assert [e.resumed for e in events if isinstance(e, PassDone)] == [False, True, False, False]
     for name in ("words", "total"):
         assert first.sums[name].tobytes() == second.sums[name].tobytes()
+
+
+def test_a_pass_whose_directory_was_not_renamed_is_not_committed(tmp_path):
+    corpus, directory = random_corpus(), RunDirectory(tmp_path)
+    assert directory.committed_passes() == []
+    Engine(corpus, directory).run(count(corpus))
+    (committed,) = (tmp_path / "passes").iterdir()
+    shutil.copytree(committed, committed.with_name(f"{TEMPORARY}0"))
+    assert directory.committed_passes() == [committed.name]
 
 
 def summed(tallies):

@@ -301,7 +301,9 @@ def test_moments_and_updates_are_jobs_that_are_resumed_with_the_same_bits(place,
     assert main([command, *arguments, str(tmp_path / "calm"), *options, *quiet]) == 0
     submitted = [command, *arguments, str(tmp_path / "m"), *options]
     found = distmom.submit(submitted, scheduler=cluster, directory=tmp_path / "job")
-    wait_until(lambda: any(found.directory.glob("passes/*/DONE.json")) or found.status()["state"] == "failed")
+    wait_until(
+        lambda: any(found.directory.glob("passes/[!.]*/DONE.json")) or found.status()["state"] == "failed"
+    )
     assert found.status()["state"] == "running", "\n".join(found.logs())
     os.kill(found.status()["pid"], signal.SIGKILL)
     assert found.wait() == 5

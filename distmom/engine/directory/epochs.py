@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from distmom.corpus.files import lock
-from distmom.corpus.files.commit import write_atomic
+from distmom.corpus.files.commit import TEMPORARY, write_atomic
 from distmom.corpus.files.lock import birth, is_alive, this_boot
 from distmom.corpus.files.records import RecordFormat, from_record
 from distmom.errors import StoreError
@@ -223,7 +223,7 @@ def put_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
 
     Readers see no file or the whole one, and of several writers one succeeds.
     """
-    temporary = path.with_name(f".tmp-{uuid.uuid4().hex}")
+    temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     try:
         with open(temporary, "xb") as stream:
             stream.write(content)

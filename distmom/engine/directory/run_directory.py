@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus.files.commit import (
+    TEMPORARY,
     put_if_absent,
     refuse_below_file,
     sha256_file,
@@ -189,7 +190,7 @@ class RunDirectory:
 
     def new_state(self) -> Path:
         """Return a temporary name for a stored array whose digest is not known yet."""
-        return self.path / "states" / f".tmp-{uuid.uuid4().hex}.npy"
+        return self.path / "states" / f"{TEMPORARY}{uuid.uuid4().hex}.npy"
 
     def partials_of(self, name: str, key: str) -> Path:
         """Return the directory of the partial sums of a pass, kept until its commit if the run can be resumed."""
@@ -212,6 +213,12 @@ class RunDirectory:
     def pass_path(self, name: str, key: str) -> Path:
         """Return the directory in which the total of a pass is committed."""
         return self.path / "passes" / f"{name}-{key[:16]}"
+
+    def committed_passes(self) -> list[str]:
+        """Return the names of the directories of committed passes, sorted."""
+        # A driver that was killed may leave a complete directory that it has not renamed yet.
+        found = (done.parent.name for done in (self.path / "passes").glob("*/DONE.json"))
+        return sorted(name for name in found if not name.startswith(TEMPORARY))
 
     def rows_directory(self, name: str, key: str, output: str) -> str:
         """Return the directory in which a row output of a pass is stored."""
@@ -276,7 +283,7 @@ class RunDirectory:
         if self.lease is not None:
             self.lease.fence()
         target = self.pass_path(name, key)
-        temporary = self.path / "passes" / f".tmp-{uuid.uuid4().hex}"
+        temporary = self.path / "passes" / f"{TEMPORARY}{uuid.uuid4().hex}"
         temporary.mkdir()
         try:
             if self.durable and (rows := self.path / "rows" / target.name).exists():
@@ -312,7 +319,7 @@ class RunDirectory:
 
     def discard_pass(self, name: str, key: str) -> None:
         """Remove the commit of a pass whose sums, rows or stored arrays are damaged."""
-        temporary = self.path / "passes" / f".tmp-{uuid.uuid4().hex}"
+        temporary = self.path / "passes" / f"{TEMPORARY}{uuid.uuid4().hex}"
         with suppress(FileNotFoundError):
             os.rename(self.pass_path(name, key), temporary)
         remove_tree(temporary)

@@ -20,7 +20,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from distmom.corpus.files.commit import put_if_absent
+from distmom.corpus.files.commit import TEMPORARY, put_if_absent
 from distmom.corpus.files.decoding import decode_array
 from distmom.corpus.files.encoding import write_array
 from distmom.corpus.files.npy import map_npy, mapped_file
@@ -269,7 +269,7 @@ def write_rows(directory: str, shard: int, rows: np.ndarray) -> str:
         Index of the shard.
     rows : ndarray of shape (n_documents, ...)
     """
-    temporary = Path(directory) / f".tmp-{uuid.uuid4().hex}"
+    temporary = Path(directory) / f"{TEMPORARY}{uuid.uuid4().hex}"
     try:
         write_array(temporary, rows, level=1)
         digest = _rows_digest(rows, (temporary / "zarr.json").read_bytes())

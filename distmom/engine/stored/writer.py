@@ -10,6 +10,7 @@ from types import TracebackType
 
 import numpy as np
 
+from distmom.corpus.files.commit import TEMPORARY
 from distmom.engine.stored.arrays import SLAB_ROWS, SlabChecksum, StoredArray, slab_digest
 from distmom.engine.stored.scratch import claimed
 
@@ -37,7 +38,7 @@ class ArrayWriter:
     stored: StoredArray
 
     def __init__(self, directory: Path, dtype: str, size: int, spare: Path, width: int | None = None) -> None:
-        self._path = directory / f".tmp-{uuid.uuid4().hex}.npy"
+        self._path = directory / f"{TEMPORARY}{uuid.uuid4().hex}.npy"
         self._mode = "r+b" if claimed(self._path, size * np.dtype(dtype).itemsize, spare) else "xb"
         self._directory, self._dtype = directory, np.dtype(dtype)
         self._size, self._width = 0, width

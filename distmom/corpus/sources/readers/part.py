@@ -17,7 +17,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.corpus.block import csr_from_parts
-from distmom.corpus.files.commit import put_if_absent
+from distmom.corpus.files.commit import TEMPORARY, put_if_absent
 from distmom.corpus.files.npy import parse_npy
 from distmom.corpus.files.records import RecordFormat, are_files, describe_files, read_file
 from distmom.errors import StoreError
@@ -174,7 +174,7 @@ class Part:
             arrays["rows"] = self.rows
         for name in ("document_frequency", "label_columns"):
             arrays[name] = getattr(summary, name)
-        temporary = path.with_name(f".tmp-{uuid.uuid4().hex}")
+        temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
         temporary.mkdir()
         try:
             for name, array in arrays.items():
