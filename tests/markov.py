@@ -27,7 +27,7 @@ def sample(n, seed):
 
 def planted(n_symbols=5):
     """The planted model as a fitted one."""
-    model = HiddenMarkov(3, smoothing=0.0).fit_corpus(exact())
+    model = HiddenMarkov(3, smoothing=0.0, n_em_iter=0).fit_corpus(exact())
     order = matched(model.emissionprob_, EMISSION)[1]
     model.startprob_, model.transmat_ = START[order], TRANSITION[np.ix_(order, order)]
     model.emissionprob_ = EMISSION[order]

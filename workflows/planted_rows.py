@@ -366,6 +366,10 @@ KINDS = {
         partial(LatentTree, N_LEVELS, tree=TREE, widths=(LEAF,) * len(ABOVE)), error_of_leaves,
     ),
     "factors": Kind(Data("sentences", sentence_shard, 200_000), partial(ECA, N_FACTORS), error_of_factors),
-    "hmm": Kind(Data("hmm", symbol_shard, 4_000_000), partial(HiddenMarkov, N_STATES), error_of_emissions),
-    "factorial-hmm": Kind(Data("chains", chain_shard, 400_000), partial(FactorialHMM, N_CHAINS), error_of_chains),
+    "hmm": Kind(
+        Data("hmm", symbol_shard, 4_000_000), partial(HiddenMarkov, N_STATES, n_em_iter=0), error_of_emissions
+    ),
+    "factorial-hmm": Kind(
+        Data("chains", chain_shard, 400_000), partial(FactorialHMM, N_CHAINS, n_em_iter=0), error_of_chains
+    ),
 }  # fmt: skip

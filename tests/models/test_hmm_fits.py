@@ -93,7 +93,11 @@ def test_parameters_follow_the_contract_of_estimators():
         ([0], None, {}, InputError, "at least 3 steps, got 1 as the longest of 1"),
         ([], None, {}, InputError, "got 0 as the longest of 0"),
         ([0, 1, 2, 1, 0], None, {"n_components": 4}, UsageError, "at most 3, the number of symbols, got 4"),
-        (np.zeros((9, 2)), None, {"n_components": 4}, UsageError, "at most 3 for steps of 2 values"),
+        (np.zeros((9, 2)), None, {"n_components": 6}, UsageError, "at most 5 for steps of 2 values"),
+        (
+            np.zeros((9, 2)), None, {"n_components": 4, "features": "linear"}, UsageError,
+            "at most 3 for steps of 2 values.*; features='squares' allows more",
+        ),
         ([0, 1, 2, 1, 0], [3, 1], {}, InputError, "sum of the lengths: expected 5"),
         ([0, -1, 2], None, {}, InputError, "symbol of row 1"),
         ([[0.0], [np.nan], [1.0]], None, {}, InputError, "value in row 1, column 0"),
@@ -103,7 +107,10 @@ def test_parameters_follow_the_contract_of_estimators():
         (csr_array(np.eye(4)), None, {}, UsageError, r"of kind symbols or dense, got rows \(csr along rows\)"),
         ([0] * 9, None, {"n_components": 1, "n_power_iter": -1}, UsageError, "n_power_iter: expected at least 0"),
         ([0, 1, 0, 1], None, {"smoothing": -1.0}, UsageError, "smoothing: expected at least 0"),
-        ([0, 1, 1, 2, 2, 2, 1, 2, 2], None, {"n_components": 3}, NumericalError, SINGULAR),
+        (
+            [0, 1, 1, 2, 2, 2, 1, 2, 2], None, {"n_components": 3}, NumericalError,
+            f"{SINGULAR}.*; init='clusters' uses",
+        ),
         ([0, 0, 0, 0, 1, 2], None, {}, NumericalError, SINGULAR),
     ],
 )  # fmt: skip
@@ -207,6 +214,36 @@ def test_the_example_of_the_page_runs():
     names = {}
     exec(code, names)
     assert names["error"] < 0.05
+
+
+def test_more_states_than_values_allow_are_found_by_their_squares():
+    rng = np.random.default_rng(0)
+    states = sample(20_000, 0)[1]
+    steps = np.array([-4.0, 0.0, 4.0])[states] + rng.standard_normal(20_000)
+    model = HiddenMarkov(3).fit(steps[:, None])
+    order = np.argsort(model.means_[:, 0])
+    assert_allclose(model.means_[order, 0], [-4.0, 0.0, 4.0], atol=0.1)
+    assert_allclose(model.transmat_[np.ix_(order, order)], TRANSITION, atol=0.05)
+    assert len(model.diagnostics_["log_likelihoods"]) == 10
+
+
+def test_states_of_equal_means_are_found_by_squares():
+    rng = np.random.default_rng(0)
+    states = np.cumsum(rng.random(10_000) < 0.1) % 2
+    steps = rng.standard_normal((10_000, 2)) * np.where(states == 0, 1.0, 4.0)[:, None]
+    with pytest.raises(NumericalError, match="features='squares' also finds states of equal means"):
+        HiddenMarkov(2, features="linear").fit(steps)
+    model = HiddenMarkov(2).fit(steps)
+    assert model.diagnostics_["features"] == "squares"
+    assert_allclose(np.sort(model.variances_, axis=0), [[1.0, 1.0], [16.0, 16.0]], rtol=0.1)
+    assert_allclose(model.transmat_, [[0.9, 0.1], [0.1, 0.9]], atol=0.02)
+    names = [timing["name"] for timing in model.timings_]
+    first = ["sketch", "power", "power", "moments"]
+    assert names == ["means", *first, *first, *(10 * ["expect"])]
+    plan = model.plan(RowCorpus(steps, [len(steps)]))
+    assert [(p.name, p.possible) for p in plan.passes] == [
+        *((name, False) for name in names[:5]), *((name, True) for name in first), *(10 * [("expect", False)])
+    ]  # fmt: skip
 
 
 def test_variances_that_the_moments_clip_are_warned_of_unless_passes_follow(caplog):

@@ -18,6 +18,7 @@ from distmom.engine import StoredRows
 from distmom.errors import InputError, UsageError
 from distmom.models.factorial.fitting import FactorialState, maximised, state_of, with_constant
 from distmom.models.factorial.joint import (
+    MOST_CHAINS,
     JointDecodePass,
     check_decodable,
     joint_chain,
@@ -44,6 +45,8 @@ from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.steps.basis import Basis, range_basis, unknown_columns
 
 WINDOWS = ("first", "all")
+#: Baum-Welch passes by default
+_N_EM_ITER = 10
 
 
 class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
@@ -108,9 +111,11 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
         "all steps.",
         default=1e-3, least=0.0,
     )  # fmt: skip
-    n_em_iter: int = parameter(
-        "Number of Baum-Welch (EM) passes over the joint states of at most 8 chains after the moments, each one "
-        "scan, or two where sequences are split across shards.", default=0, least=0,
+    n_em_iter: int | None = parameter(
+        "Number of Baum-Welch (EM) passes over the joint states of the chains after the moments, each one scan, "
+        "or two where sequences are split across shards.",
+        default=None, kind=int, least=0, none=True,
+        unset=f"{_N_EM_ITER}, and 0 with more than {MOST_CHAINS} chains",
     )  # fmt: skip
     n_oversamples: int = parameter("Columns of the sketch beyond the chains.", default=10, least=0)
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
@@ -184,12 +189,18 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
         )  # fmt: skip
         options = (scaling, self.fit_intercept, self.min_variance)
         state: FactorialState = run.apply(state_of, basis, canonical, *options, out=unknown())
-        for _ in range(self.n_em_iter):
+        for _ in range(self._n_em_iter):
             chain = run.apply(joint_chain, state, out=unknown_joint_chain(d, k))
             rows = stored_edges(run, chain, True, paths=False)
             step = ExpectationPass(d, chain=chain, n_states=2**k, dense=True, origin=scaling[0])
-            state = run.apply(maximised, state, run.scan(step, rows=rows), *options, out=unknown())
+            state = run.apply(maximised, state, run.scan(step, rows=rows), *options, first, out=unknown())
         return state
+
+    @property
+    def _n_em_iter(self) -> int:
+        if self.n_em_iter is None:
+            return _N_EM_ITER if self.n_components <= MOST_CHAINS else 0
+        return self.n_em_iter
 
     # Using a fitted model
 

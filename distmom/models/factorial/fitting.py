@@ -141,6 +141,7 @@ def maximised(
     standards: tuple[np.ndarray, np.ndarray],
     fit_intercept: bool,
     min_variance: float,
+    first: bool,
 ) -> FactorialState:
     """Turn expected counts of joint states into a model: the M-step.
 
@@ -152,9 +153,12 @@ def maximised(
         Result of a `distmom.models.markov.passes.ExpectationPass` over the joint states.
     standards, fit_intercept, min_variance
         As in `state_of`.
+    first : bool
+        Whether ``startprob`` is that of the first steps of sequences; otherwise, that of all steps.
     """
     sums, (origin, scale) = counts.sums, standards
-    first, pairs, mass = (np.asarray(sums[name]) for name in ("first", "pairs", "states"))
+    starts, pairs, mass = (np.asarray(sums[name]) for name in ("first", "pairs", "states"))
+    starts = starts if first else mass
     values, squares = np.asarray(sums["values"])
     signs = joint_values(len(state.startprob))
     if not fit_intercept:
@@ -180,7 +184,7 @@ def maximised(
         components=np.ascontiguousarray(solution[-signs.shape[1] :]),
         intercept=origin + solution[0] if fit_intercept else state.intercept,
         variances=np.maximum(noise, _floor(min_variance) * scale**2),
-        startprob=_shares(first @ up, np.full(len(state.startprob), first.sum()), state.startprob),
+        startprob=_shares(starts @ up, np.full(len(state.startprob), starts.sum()), state.startprob),
         fall=_shares(falls, high, state.fall),
         rise=_shares(rises, low, state.rise),
         diagnostics=diagnostics,

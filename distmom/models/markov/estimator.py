@@ -7,22 +7,28 @@ into a model. Baum-Welch passes may follow.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
-from distmom.errors import InputError, UsageError
+from distmom.errors import InputError, NumericalError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.markov.chain import Chain
 from distmom.models.markov.contexts import assign_symbols, unknown_contexts
 from distmom.models.markov.fitted import FittedMarkov
-from distmom.models.markov.fitting import SEQUENCES_PER_STATE, Fitting, frequency_of, standards
+from distmom.models.markov.fitting import DEGREES, SEQUENCES_PER_STATE, Fitting, frequency_of, standards
 from distmom.models.markov.inputs import given_lengths, sequences_in_memory
 from distmom.models.markov.passes import ExpectationPass, stored_edges
 from distmom.models.markov.recovery import ROUTES, Recovered, load_windows, recover
-from distmom.moments.sequences.moments import ContextPass, WindowMomentsPass, WindowSketchPass
+from distmom.moments.sequences.moments import (
+    ContextPass,
+    WindowMoments,
+    WindowMomentsPass,
+    WindowSketchPass,
+)
 from distmom.moments.sequences.windows import N_STEPS, StepMeanPass, n_step_features
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import layer_parameter, place_parameter
@@ -30,12 +36,17 @@ from distmom.spectral.parameters import parameter
 from distmom.spectral.program.run import Run, unknown
 from distmom.spectral.saved.fields import array, value
 from distmom.spectral.seeds import Seed, seed_parameter
-from distmom.spectral.steps.basis import range_basis
+from distmom.spectral.steps.basis import Basis, range_basis
 from distmom.spectral.steps.em import iterate
 
 logger = logging.getLogger(__name__)
 
-FEATURES = {"linear": 1, "squares": 2}
+FEATURES = {name: degree for degree, name in DEGREES.items()}
+#: what may find more states than the third moment of symbols (0) or values (1) carries
+_REMEDIES = {
+    0: "init='clusters' uses pairs of steps only, and finds any number of states",
+    1: "features='squares' also finds states of equal means",
+}
 INITS = ("tensor", "anchors", "clusters")
 INITIAL = ("auto", "first", "stationary")
 
@@ -98,7 +109,7 @@ class HiddenMarkov(FittedMarkov):
     State = MarkovState
     reads = ("symbols", "dense")
     capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
-    shown = ("sum_weights", "asymmetry", "residual", "disagreement", "clipped", "log_likelihoods")
+    shown = ("sum_weights", "asymmetry", "residual", "disagreement", "features", "clipped", "log_likelihoods")
 
     n_components: int = parameter("Number of hidden states.", default=10, least=1, kw_only=False)
     init: str = parameter(
@@ -118,8 +129,9 @@ class HiddenMarkov(FittedMarkov):
     )  # fmt: skip
     features: str = parameter(
         "Features of dense steps in the moments: their values (linear), which allow one state more than there are "
-        "values, or also the squares of the values (squares), which separate states of equal means.",
-        default="linear", choices=tuple(FEATURES),
+        "values, or also the squares of the values (squares), which separate states of equal means. auto uses "
+        "squares where values allow, or turn out to carry, fewer states.",
+        default="auto", choices=("auto", *FEATURES),
     )  # fmt: skip
     smoothing: float = parameter(
         "Observations added to each state: symbols in proportion to their frequencies, and transitions "
@@ -131,7 +143,7 @@ class HiddenMarkov(FittedMarkov):
     )  # fmt: skip
     n_em_iter: int = parameter(
         "Number of Baum-Welch (EM) passes after the moments, each one scan, or two where sequences are split "
-        "across shards.", default=0, least=0,
+        "across shards.", default=10, least=0,
     )  # fmt: skip
     decomposition: str = parameter(
         "Method for the whitened third moment.", default="joint", choices=tuple(METHODS)
@@ -186,7 +198,7 @@ class HiddenMarkov(FittedMarkov):
         else:
             if self.init != "tensor":
                 raise UsageError(f"init={self.init!r}: expected symbols, got dense steps; use init='tensor'")
-            most = n_step_features(d, FEATURES[self.features])
+            most = n_step_features(d, self._degree(d))
             if k > most:
                 hint = "; features='squares' allows more" if self.features == "linear" else ""
                 raise UsageError(
@@ -196,40 +208,75 @@ class HiddenMarkov(FittedMarkov):
 
     def program(self, run: Run) -> MarkovState:
         """Fit the model by the passes of a run and return its state."""
+        d = run.corpus.n_words
+        if run.corpus.layers[0].kind == "symbols":
+            fields: dict[str, Any] = {"degree": 0}
+            first = self._by_moments if self.init == "tensor" else self._by_contexts
+            return self._finished(run, *first(run, fields), fields)
+        counted = run.scan(StepMeanPass(d))
+        origin, scale = run.apply(standards, counted, out=(unknown(d), unknown(d)))
+        fields = {"degree": self._degree(d), "origin": origin, "scale": scale}
+        if self.features != "auto" or fields["degree"] == FEATURES["squares"]:
+            return self._finished(run, *self._by_moments(run, fields), fields)
+        found = run.attempt(self._recovered, fields, *self._windows(run, fields), required=False)
+        squares = {**fields, "degree": FEATURES["squares"]}
+        refused = partial(isinstance, found, NumericalError)
+        found = run.when(refused, self._by_moments, squares, otherwise=found)
+        assert not isinstance(found, NumericalError)
+        return self._finished(run, *found, fields)
+
+    def _by_contexts(self, run: Run, fields: dict[str, Any]) -> tuple[Chain, Any]:
+        """Find a first model of symbols by the contexts of the symbols."""
         corpus, k = run.corpus, self.n_components
-        d, dense = corpus.n_words, corpus.layers[0].kind == "dense"
-        degree = FEATURES[self.features] if dense else 0
-        p = n_step_features(d, degree)
-        fields: dict[str, Any] = {"degree": degree}
-        if dense:
-            counted = run.scan(StepMeanPass(d))
-            fields["origin"], fields["scale"] = run.apply(standards, counted, out=(unknown(d), unknown(d)))
-        # Symbols are scaled so that rare ones have the same sampling noise as frequent ones.
-        tensor = self.init == "tensor"
-        row_scale = None if dense or not tensor else run.put(frequency_of(corpus)[:, None] ** -0.5)
-        sketch = WindowSketchPass(
-            p, **fields, n_columns=min(k + self.n_oversamples, p), seed=self._seed
+        d, basis = corpus.n_words, self._basis(run, fields, None)
+        contexts = ContextPass(d, basis=basis.matrix, rank=basis.rank)
+        symbols = run.scan(
+            contexts, assign_symbols, basis.matrix, basis.rank, k, self.init, self._seed,
+            out=unknown_contexts(d, k),
         )  # fmt: skip
+        out = (_unknown_chain(d, k, False), unknown())
+        return run.apply(self._fitting.contextual, corpus, symbols, out=out)
+
+    def _by_moments(self, run: Run, fields: dict[str, Any]) -> tuple[Chain, Any]:
+        """Find a first model by the moments of windows."""
+        return self._recovered(run, fields, *self._windows(run, fields))
+
+    def _windows(self, run: Run, fields: dict[str, Any]) -> tuple[Basis, Callable[[], WindowMoments]]:
+        """Add up the moments of windows in a basis; return the basis, and what loads the moments."""
+        corpus, degree = run.corpus, fields["degree"]
+        # Symbols are scaled so that rare ones have the same sampling noise as frequent ones.
+        basis = self._basis(run, fields, None if degree else run.put(frequency_of(corpus)[:, None] ** -0.5))
+        p = n_step_features(corpus.n_words, degree)
+        pass_ = WindowMomentsPass(p, **fields, basis=basis.matrix, rank=basis.rank)
+        return basis, partial(load_windows, run.scan(pass_).directory)
+
+    def _basis(self, run: Run, fields: dict[str, Any], row_scale: Any) -> Basis:
+        p = n_step_features(run.corpus.n_words, fields["degree"])
+        n_columns = min(self.n_components + self.n_oversamples, p)
+        sketch = WindowSketchPass(p, **fields, n_columns=n_columns, seed=self._seed)
         n_slabs = run.plan(sketch).n_mapped
-        basis = range_basis(
+        return range_basis(
             run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False, scale=row_scale
         )  # fmt: skip
-        out = (_unknown_chain(d, k, dense), unknown())
-        if not tensor:
-            contexts = ContextPass(d, basis=basis.matrix, rank=basis.rank)
-            symbols = run.scan(
-                contexts, assign_symbols, basis.matrix, basis.rank, k, self.init, self._seed,
-                out=unknown_contexts(d, k),
-            )  # fmt: skip
-            chain, notes = run.apply(self._fitting.contextual, corpus, symbols, out=out)
-            return self._finished(run, chain, notes, fields)
-        pass_ = WindowMomentsPass(p, **fields, basis=basis.matrix, rank=basis.rank)
-        load = partial(load_windows, run.scan(pass_).directory)
+
+    def _recovered(
+        self, run: Run, fields: dict[str, Any], basis: Basis, load: Callable[[], WindowMoments]
+    ) -> tuple[Chain, Any]:
+        """Decompose the moments of windows, and map the model back to symbols or values."""
+        corpus, k = run.corpus, self.n_components
         found = run.small(
-            recover, load, k, self.decomposition, where=self.decompose_on, out=Recovered.upto(basis.rank, k)
+            recover, load, k, self.decomposition, _REMEDIES.get(fields["degree"], ""), where=self.decompose_on,
+            out=Recovered.upto(basis.rank, k),
         )  # fmt: skip
-        chain, notes = run.apply(self._fitting.from_moments, corpus, basis, found, fields, out=out)
-        return self._finished(run, chain, notes, fields)
+        out = (_unknown_chain(corpus.n_words, k, fields["degree"] > 0), unknown())
+        return run.apply(self._fitting.from_moments, corpus, basis, found, fields, out=out)
+
+    def _degree(self, n_values: int) -> int:
+        """Return the largest power of the values of a dense step among its features."""
+        if self.features != "auto":
+            return FEATURES[self.features]
+        linear = FEATURES["linear"]
+        return linear if self.n_components <= n_step_features(n_values, linear) else FEATURES["squares"]
 
     @property
     def _fitting(self) -> Fitting:

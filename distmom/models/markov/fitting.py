@@ -15,6 +15,8 @@ from distmom.models.markov.contexts import Contextual, contextual_model, joint_o
 from distmom.models.markov.recovery import Recovered, stationary_law
 from distmom.spectral.steps.basis import Basis
 
+#: features of dense steps by the largest power of a value among them
+DEGREES = {1: "linear", 2: "squares"}
 #: share of a symbol that is spread over all states before Baum-Welch passes, which leave zeros as they are
 SPREAD = 0.1
 #: smallest number of sequences per state for which ``initial="auto"`` uses their first steps
@@ -53,16 +55,20 @@ class Fitting:
     ) -> tuple[Chain, dict[str, Any]]:
         """Return a model with smoothed distributions of states, given its emissions."""
         transition = found.transitions[self.transition]
-        few = corpus.n_documents < SEQUENCES_PER_STATE * len(transition)
-        first = self.initial == "first" or (self.initial == "auto" and not few)
-        start = found.start if first else stationary_law(transition)
-        notes["initial"] = "first" if first else "stationary"
+        notes["initial"] = self._initial(corpus, len(transition))
+        start = found.start if notes["initial"] == "first" else stationary_law(transition)
         chain = Chain(
             self._smooth_rows((start * corpus.n_documents)[None])[0],
             self._smooth_rows(transition * (found.weights * corpus.n_rows)[:, None]),
             **emissions,
         )
         return chain, notes
+
+    def _initial(self, corpus: Any, k: int) -> str:
+        """Return how the distribution of the first of k states is found."""
+        if self.initial != "auto":
+            return self.initial
+        return "first" if corpus.n_documents >= SEQUENCES_PER_STATE * k else "stationary"
 
     def from_moments(
         self, corpus: Any, basis: Basis, found: Recovered, fields: dict[str, Any]
@@ -80,6 +86,7 @@ class Fitting:
             kept /= np.maximum(kept.sum(axis=0), 1e-300)
             chain_of["table"] = self._smooth_symbols(corpus, kept * n_steps)
         else:
+            notes["features"] = DEGREES[fields["degree"]]
             d, origin, scale = corpus.n_words, fields["origin"], fields["scale"]
             means = Q[1 : d + 1] @ found.means / (Q[:1] @ found.means)
             assert found.squares is not None
@@ -101,12 +108,12 @@ class Fitting:
             scaled = (squares - np.square(means)).T / np.square(fields["scale"])[:, None]
             chain_of["means"] = fields["origin"][:, None] + means.T
             chain_of["variances"] = self._floored(scaled, fields["scale"])
-        chain = Chain(
-            self._smooth_rows(np.asarray(sums["first"])[None])[0],
-            self._smooth_rows(np.asarray(sums["pairs"])),
-            **chain_of,
-        )
-        return chain, float(sums["log_likelihood"] / sums["mass"])
+        transition = self._smooth_rows(np.asarray(sums["pairs"]))
+        if self._initial(corpus, len(transition)) == "first":
+            start = self._smooth_rows(np.asarray(sums["first"])[None])[0]
+        else:
+            start = stationary_law(transition)
+        return Chain(start, transition, **chain_of), float(sums["log_likelihood"] / sums["mass"])
 
     def _smooth_rows(self, counts: np.ndarray) -> np.ndarray:
         """Return distributions (n, k) from counts, smoothed evenly."""

@@ -9,6 +9,8 @@ is the joint distribution of two consecutive states. Transition matrices here ha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -69,7 +71,7 @@ def load_windows(directory: str) -> WindowMoments:
     return window_moments(load_sums(directory)[0])
 
 
-def recover(moments: WindowMoments, k: int, method: str) -> Recovered:
+def recover(moments: WindowMoments, k: int, method: str, remedy: str = "") -> Recovered:
     """Recover a model; runs on the scheduler node.
 
     Parameters
@@ -78,6 +80,8 @@ def recover(moments: WindowMoments, k: int, method: str) -> Recovered:
     k : int
     method : str
         A method of `distmom.linalg.decompose`.
+    remedy : str, default ""
+        What else may find k states, for the message of the error.
 
     Raises
     ------
@@ -85,9 +89,10 @@ def recover(moments: WindowMoments, k: int, method: str) -> Recovered:
         If the moments carry fewer than k states.
     """
     with one_blas_thread():
-        U = _common_range(moments, k)
+        U = _common_range(moments, k, remedy)
         P12, P13, P23 = (U.T @ moments.pair(s, t) @ U for s, t in ((0, 1), (0, 2), (1, 2)))
-        views = decompose_views(P13, P12, P23.T, moments.triples.swapaxes(1, 2), (U, U, U), method)
+        with _advising(remedy):
+            views = decompose_views(P13, P12, P23.T, moments.triples.swapaxes(1, 2), (U, U, U), method)
         own, raw = views.means, views.weights
         order = np.argsort(-raw, kind="stable")
         own, raw = own[:, order], raw[order]
@@ -122,7 +127,16 @@ def disagreements(transitions: dict[str, np.ndarray], weights: np.ndarray) -> di
     }
 
 
-def _common_range(moments: WindowMoments, k: int) -> np.ndarray:
+@contextmanager
+def _advising(remedy: str) -> Iterator[None]:
+    """Add a remedy to the error of moments that carry too few states."""
+    try:
+        yield
+    except NumericalError as error:
+        raise NumericalError(f"{error}; {remedy}" if remedy else str(error)) from error
+
+
+def _common_range(moments: WindowMoments, k: int, remedy: str) -> np.ndarray:
     """Return an orthonormal basis (r, k) of the range that all three views share.
 
     Its first column is the mean of the steps. Data with more than k states would otherwise leave no room for the
@@ -136,7 +150,8 @@ def _common_range(moments: WindowMoments, k: int) -> np.ndarray:
             f"expected finite moments of windows, and a mean step other than zero, got {length:.3g}"
         )
     first = mean[:, None] / length
-    return shared_range(pairs, k, first)
+    with _advising(remedy):
+        return shared_range(pairs, k, first)
 
 
 def _rows_to_laws(matrix: np.ndarray) -> np.ndarray:
