@@ -21,7 +21,7 @@ from distmom.corpus.files.space import space_explained
 from distmom.corpus.files.storage import is_url, place_of
 from distmom.engine import RunDirectory
 from distmom.engine.directory import epochs
-from distmom.engine.directory.run_directory import FIRST_DIRECTORIES
+from distmom.engine.directory.run_directory import FIRST_DIRECTORIES, committed_passes
 from distmom.engine.environment import differing, environment
 from distmom.engine.reports import has_reports
 from distmom.errors import (
@@ -239,7 +239,7 @@ class Run:
 
 def _has_sums(path: Path) -> bool:
     """Return whether passes of a run have been committed, or groups of a pass finished."""
-    return bool(RunDirectory(path).committed_passes()) or has_reports(path)
+    return bool(committed_passes(path)) or has_reports(path)
 
 
 def create(

@@ -10,6 +10,7 @@ from distmom.cli.parameters import table
 from distmom.corpus.files.records import RecordFormat
 from distmom.engine import RunDirectory
 from distmom.engine.directory.events import read_log
+from distmom.engine.directory.run_directory import committed_passes
 from distmom.errors import StoreError, UsageError
 
 #: format of the record
@@ -68,8 +69,11 @@ def describe(path: str | Path) -> dict[str, Any]:
         raise StoreError(f"{file}: like: expected path and digest, got {like!r}")
     if not isinstance(record.get("groups", ""), str):
         raise StoreError(f"{file}: groups: expected a path, got {record['groups']!r}")
-    directory = RunDirectory(path)
-    return {**record, "committed": directory.committed_passes(), "environments": directory.environments()}
+    return {
+        **record,
+        "committed": committed_passes(path),
+        "environments": RunDirectory(path).environments(),
+    }
 
 
 def last_event(path: str | Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from helpers import CountPass, count, random_corpus
 
 from distmom.corpus.files.commit import TEMPORARY
 from distmom.engine import Engine, PassDone, RunDirectory, Selection, TallResult, fingerprint
+from distmom.engine.directory.run_directory import committed_passes
 from distmom.moments.documents.words import WordSketchPass
 
 
@@ -38,12 +39,13 @@ def test_a_committed_pass_is_found_and_another_is_not(tmp_path):
 
 
 def test_a_pass_whose_directory_was_not_renamed_is_not_committed(tmp_path):
-    corpus, directory = random_corpus(), RunDirectory(tmp_path)
-    assert directory.committed_passes() == []
-    Engine(corpus, directory).run(count(corpus))
+    assert committed_passes(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+    corpus = random_corpus()
+    Engine(corpus, RunDirectory(tmp_path)).run(count(corpus))
     (committed,) = (tmp_path / "passes").iterdir()
     shutil.copytree(committed, committed.with_name(f"{TEMPORARY}0"))
-    assert directory.committed_passes() == [committed.name]
+    assert committed_passes(tmp_path) == [committed.name]
 
 
 def summed(tallies):

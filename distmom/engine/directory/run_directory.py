@@ -69,6 +69,13 @@ FIRST_DIRECTORIES = ("states", "passes", "rows")
 COMMITTED = RecordFormat("distmom-pass", 2, "remove the run directory and start the run again")
 
 
+def committed_passes(run: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the directories of the committed passes of a run, sorted; nothing is created."""
+    # A driver that was killed may leave a complete directory that it has not renamed yet.
+    found = (done.parent.name for done in Path(run, "passes").glob("*/DONE.json"))
+    return sorted(name for name in found if not name.startswith(TEMPORARY))
+
+
 class RunDirectory:
     """The directory of one run.
 
@@ -213,12 +220,6 @@ class RunDirectory:
     def pass_path(self, name: str, key: str) -> Path:
         """Return the directory in which the total of a pass is committed."""
         return self.path / "passes" / f"{name}-{key[:16]}"
-
-    def committed_passes(self) -> list[str]:
-        """Return the names of the directories of committed passes, sorted."""
-        # A driver that was killed may leave a complete directory that it has not renamed yet.
-        found = (done.parent.name for done in (self.path / "passes").glob("*/DONE.json"))
-        return sorted(name for name in found if not name.startswith(TEMPORARY))
 
     def rows_directory(self, name: str, key: str, output: str) -> str:
         """Return the directory in which a row output of a pass is stored."""
