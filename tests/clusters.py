@@ -78,11 +78,11 @@ def cluster_of_processes(directory, n_workers=2, *, options=(), preload=None, **
             one = worker(directory, address, f"worker-{number}", *loaded, **environment)
             processes.append(stack.enter_context(one))
         with Client(address, set_as_default=False, timeout=30) as client:
-            client.wait_for_workers(n_workers, timeout=60)
+            client.wait_for_workers(n_workers, timeout=180)
         yield address, processes
 
 
-def wait_until(condition, timeout_s=60.0):
+def wait_until(condition, timeout_s=180.0):
     """Wait until a function returns something true, and return that."""
     ends = time.monotonic() + timeout_s
     while not (found := condition()):

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse import csr_array
 
-from distmom.errors import InputError
+from distmom.errors import InputError, UsageError
 
 #: largest allowed value of a word in a document
 MAX_VALUE = 2**31 - 1
@@ -255,8 +255,17 @@ def renumbered(matrix: csr_array, numbers: np.ndarray, n_columns: int) -> csr_ar
     return csr_from_parts(matrix.data[kept], columns[kept], indptr, (matrix.shape[0], n_columns))
 
 
+def refuse_lazy(values: Any, name: str) -> None:
+    """Raise a UsageError for a lazy table of Polars, which has no rows yet."""
+    if hasattr(values, "collect_schema") and not hasattr(values, "__array__"):
+        raise UsageError(
+            f"{name}: expected a table in memory, got a {type(values).__name__}: use its collect()"
+        )
+
+
 def refuse_masked(values: Any, name: str) -> None:
-    """Raise an InputError if some values of an array are masked."""
+    """Raise an InputError if some values of an array are masked, and a UsageError for a lazy table."""
+    refuse_lazy(values, name)
     # A table may have a column of the name by which NumPy finds masks.
     if not hasattr(values, "columns") and np.ma.is_masked(values):
         raise InputError.at(

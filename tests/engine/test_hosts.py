@@ -50,8 +50,8 @@ for _ in range(600):
     except OSError:
         time.sleep(0.05)
 copy_corpus(sys.argv[3], "s3://bucket/c")
-with Client(sys.argv[4], set_as_default=False, timeout=60) as client:
-    client.wait_for_workers(2, timeout=60)
+with Client(sys.argv[4], set_as_default=False, timeout=180) as client:
+    client.wait_for_workers(2, timeout=180)
 """
 
 
@@ -186,7 +186,7 @@ def check_fit_on(hosts, tmp_path):
     def done(*command, **extra):
         """Run a command to its end on the host of the store, which is nobody of the cluster."""
         ended = subprocess.run(
-            [*store.prefix, *command], capture_output=True, text=True, timeout=120, check=False, cwd=own,
+            [*store.prefix, *command], capture_output=True, text=True, timeout=300, check=False, cwd=own,
             env={**variables, **extra},
         )  # fmt: skip
         assert ended.returncode == 0, ended.stderr

@@ -119,7 +119,7 @@ def test_a_published_job_is_cancelled_and_resumed_with_the_same_bits(site, s3):
     # What is said of the end is published before the end.
     assert "to resume: distmom resume" in list(job.logs(follow=True))[-1]
     assert not (site.folder / "cancelled").exists()
-    assert job.resume().wait(120) == 0, "\n".join(job.logs())
+    assert job.resume().wait(300) == 0, "\n".join(job.logs())
     assert open_job(job.record.url).status()["epoch"] == 2
     assert same_models(site.folder / "cancelled", site.folder / "local")
 
@@ -128,7 +128,7 @@ def test_a_driver_that_cannot_be_reached_ends_when_it_reads_the_request(site, s3
     job = site.submit("unreached")
     in_the_middle(job)
     job.place.request_cancel()
-    assert job.wait(30) == 130
+    assert job.wait(120) == 130
     assert job.status()["state"] == "cancelled"
 
 
@@ -140,7 +140,7 @@ def test_a_published_job_whose_driver_was_killed_is_lost_and_resumed(site, s3):
     wait_until(lambda: job.status()["state"] == "lost", 10)
     assert job.wait(1) == 5
     assert job.status()["resume"] == f"distmom jobs resume {site.jobs}/killed"
-    assert job.resume().wait(120) == 0, "\n".join(job.logs())
+    assert job.resume().wait(300) == 0, "\n".join(job.logs())
     assert same_models(site.folder / "killed", site.folder / "local")
 
 
@@ -155,16 +155,16 @@ def test_a_published_job_whose_driver_and_scheduler_were_killed_before_it_began_
         process.kill()
         process.wait()
         os.kill(pid, signal.SIGKILL)
-    assert job.wait(30) == 5
+    assert job.wait(120) == 5
     status = job.status()
     assert (status["state"], status["epoch"], status["pid"]) == ("lost", 0, pid)
-    assert job.resume(site.address).wait(120) == 0, "\n".join(job.logs())
+    assert job.resume(site.address).wait(300) == 0, "\n".join(job.logs())
     assert same_models(tmp_path / "m", site.folder / "local")
 
 
 def test_a_job_whose_end_was_not_published_is_found_done_by_its_driver(site, s3):
     job = site.submit("unsaid")
-    assert job.wait(120) == 0
+    assert job.wait(300) == 0
 
     def is_lost():
         # The driver may still be running, and what it has left is published once more when it has ended.
@@ -182,7 +182,7 @@ def test_a_name_belongs_to_one_job(site, s3):
     with pytest.raises(UsageError, match="exists and is another job"):
         site.submit("named")
     assert s3.get(site.bucket, "jobs/named/job.json") == before
-    assert job.wait(120) == 0
+    assert job.wait(300) == 0
     # A directory that cannot be the job's leaves no record behind.
     with pytest.raises(UsageError, match="is the directory of another job"):
         site.submit("other", directory=job.directory)

@@ -74,7 +74,7 @@ def cluster(place):
         stack.enter_context(running(place / "worker.log", "dask", "worker", address, *work))
         with certified(str(place / "ca.pem"), str(place / "client.pem"), str(place / "client.key")):
             client = stack.enter_context(Client(address, set_as_default=False, timeout=30))
-            client.wait_for_workers(1, timeout=60)
+            client.wait_for_workers(1, timeout=180)
         yield address
 
 
@@ -107,7 +107,7 @@ def test_a_job_on_a_cluster_with_tls_has_the_same_bits_and_keeps_no_secret(place
     command = ["submit", *fit, "--scheduler", cluster, "--run", str(tmp_path / "job"), *files(place)]
     assert main(command) == 0
     job = jobs.open_job(tmp_path / "job")
-    assert job.wait(120) == 0, "\n".join(job.logs())
+    assert job.wait(300) == 0, "\n".join(job.logs())
     assert content(tmp_path / "m") == content(place / "local")
     record = (tmp_path / "job" / "job.json").read_text()
     assert json.loads(record)["tls"]["key"] == str(place / "client.key")
@@ -212,5 +212,5 @@ def test_a_job_is_ended_and_resumed_with_other_files_than_it_was_submitted_with(
     assert str(tmp_path / "old" / "client.key") in capsys.readouterr().err
     assert main(["jobs", "resume", str(job), *files(tmp_path / "new")]) == 0
     resumed = jobs.open_job(job)
-    assert resumed.wait(120) == 0, "\n".join(resumed.logs())
+    assert resumed.wait(300) == 0, "\n".join(resumed.logs())
     assert content(tmp_path / "m") == content(place / "local")

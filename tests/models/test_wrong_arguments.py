@@ -170,6 +170,25 @@ def test_masked_values_are_refused(model, arguments, name):
         fit(*arguments)
 
 
+class LazyFrame:
+    """A stand-in for the class of Polars: a table of which only the schema is known."""
+
+    columns, shape = ("a", "b"), None
+
+    def collect_schema(self):
+        return {"a": float, "b": float}
+
+
+@pytest.mark.parametrize(
+    "model", [distmom.SphericalMixture(2), distmom.HiddenMarkov(2), distmom.SpectralLDA(2)]
+)
+def test_lazy_tables_are_refused(model):
+    with pytest.raises(
+        UsageError, match=r"^X: expected a table in memory, got a LazyFrame: use its collect\(\)$"
+    ):
+        model.fit(LazyFrame())
+
+
 @pytest.mark.cluster
 def test_what_is_not_a_synchronous_client_is_refused():
     model, corpus = distmom.MultiLabelMoM(2, head="linear"), text_corpus(TEXTS, LABELS)

@@ -22,7 +22,7 @@ ENDS = {
 def ended(how):
     done = subprocess.run(
         [sys.executable, "-c", f"import common\n{ENDS[how]}"], capture_output=True, text=True, check=False,
-        cwd=WORKFLOWS, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, timeout=60,
+        cwd=WORKFLOWS, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, timeout=180,
     )  # fmt: skip
     return done.returncode, done.stderr
 
@@ -50,7 +50,7 @@ def test_an_interrupted_soak_is_no_wrong_leg_and_leaves_nothing(tmp_path):
         try:
             wait_until(lambda: any(tmp_path.glob("soak-*/leg-0/*")))
             os.killpg(process.pid, signal.SIGINT)
-            printed, reported = process.communicate(timeout=60)
+            printed, reported = process.communicate(timeout=180)
         finally:
             process.kill()
     assert process.returncode == 130, reported

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse import csr_array
 
+from distmom.corpus.block import refuse_lazy
 from distmom.corpus.memory import MemoryCorpus
 from distmom.corpus.sources.columns import Survey, label_columns, named, word_columns
 from distmom.corpus.sources.ingest import given_names, stop_word_list, tokenizer_of
@@ -259,7 +260,8 @@ def as_list(X: Any, *, sets: bool = False) -> list[Any] | None:
 
 
 def _check_order(X: Any, name: str, what: str) -> None:
-    """Refuse what can be read only once, or has no order of documents, with a UsageError."""
+    """Refuse what can be read only once, has no order of documents, or is lazy, with a UsageError."""
+    refuse_lazy(X, name)
     if isinstance(X, (Iterator, Set)):
         raise UsageError(
             f"{name}: expected a list of {what} or a matrix, got a {type(X).__name__}: use a list"
