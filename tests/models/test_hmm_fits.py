@@ -11,14 +11,17 @@ from scipy.sparse import csr_array
 from sklearn.base import clone
 
 from distmom.corpus import RowCorpus
-from distmom.engine import open_engine
+from distmom.engine import StoredColumns, open_engine
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import HiddenMarkov, load_model
 from distmom.models.markov.chain import Chain
+from distmom.models.markov.fitting import LEAST_WITHIN, Fitting
 from distmom.models.markov.passes import DecodePass, ExpectationPass
+from distmom.models.markov.recovery import ROUTES, Recovered
 from distmom.moments.sequences.moments import ContextPass, WindowMomentsPass, WindowSketchPass
 from distmom.moments.sequences.windows import StepMeanPass
 from distmom.spectral.program.execute import execute
+from distmom.spectral.steps.basis import Basis
 
 SINGULAR = "two views is singular: . components need . singular values above"
 
@@ -258,3 +261,24 @@ def test_variances_that_the_moments_clip_are_warned_of_unless_passes_follow(capl
     assert len(warned) == 1
     assert "gave 1 of 2 states variances below min_variance" in warned[0]
     assert alone.score(steps) < refined.score(steps) - 10_000
+    # The means differ by more than the steps do, so that the least average variance takes its place.
+    alone.variances_[np.argmax(alone.diagnostics_["clipped"])] = LEAST_WITHIN * steps.var()
+    first = refined.diagnostics_["log_likelihoods"][0]
+    assert alone.score(steps) / len(steps) == pytest.approx(first, rel=1e-9)
+
+
+def test_passes_begin_with_the_average_variance_of_states_in_place_of_clipped_ones():
+    means, weights = np.array([[-0.6, 0.3], [2.0, -1.0]]), np.array([0.5, 0.5])
+    moments = Recovered(
+        np.vstack([[1.0, 1.0], means]), weights, dict.fromkeys(ROUTES, np.full((2, 2), 0.5)), weights,
+        np.add(np.square(means), [[-0.1, 0.7], [0.3, 0.4]]), {},
+    )  # fmt: skip
+    corpus = RowCorpus(np.eye(2), [2])
+    fields = {"degree": 1, "origin": np.zeros(2), "scale": np.ones(2)}
+    fitting = Fitting("pairs", "stationary", 0.0, 1e-3, is_spread=False, is_refined=True)
+    with open_engine(corpus) as engine:
+        basis = Basis(StoredColumns((engine.put(np.eye(3)),)), 3, 0.0)
+        chain, notes = fitting.from_moments(corpus, basis, moments, fields)
+    # 1 - (0.36 + 0.09) / 2 + 0.15^2, of steps of variance 1
+    assert_allclose(chain.variances, [[1.0 - 0.225 + 0.0225, 0.7], [0.3, 0.4]])
+    assert notes["clipped"] == [0.5, 0.0]

@@ -280,8 +280,11 @@ class HiddenMarkov(FittedMarkov):
 
     @property
     def _fitting(self) -> Fitting:
-        is_spread = self.init == "clusters" and self.n_em_iter > 0
-        return Fitting(self.transition, self.initial, self.smoothing, self.min_variance, is_spread)
+        is_refined = self.n_em_iter > 0
+        is_spread = self.init == "clusters" and is_refined
+        return Fitting(
+            self.transition, self.initial, self.smoothing, self.min_variance, is_spread, is_refined
+        )
 
     def _finished(self, run: Run, chain: Chain, notes: Any, fields: dict[str, Any]) -> MarkovState:
         """Make the Baum-Welch passes, and return the state."""

@@ -19,6 +19,8 @@ from distmom.spectral.steps.basis import Basis
 DEGREES = {1: "linear", 2: "squares"}
 #: share of a symbol that is spread over all states before Baum-Welch passes, which leave zeros as they are
 SPREAD = 0.1
+#: smallest variance with which passes begin in place of a clipped one, as a share of the variance of all steps
+LEAST_WITHIN = 0.05
 #: smallest number of sequences per state for which ``initial="auto"`` uses their first steps
 SEQUENCES_PER_STATE = 10
 
@@ -33,6 +35,8 @@ class Fitting:
     smoothing, min_variance : float
     is_spread : bool
         Whether a share of each symbol is spread over all states.
+    is_refined : bool
+        Whether Baum-Welch passes follow.
     """
 
     transition: str
@@ -40,6 +44,7 @@ class Fitting:
     smoothing: float
     min_variance: float
     is_spread: bool
+    is_refined: bool
 
     def contextual(self, corpus: Any, symbols: TallResult) -> tuple[Chain, dict[str, Any]]:
         """Return the model of symbols whose states are known by their contexts."""
@@ -91,7 +96,11 @@ class Fitting:
             means = Q[1 : d + 1] @ found.means / (Q[:1] @ found.means)
             assert found.squares is not None
             variances = found.squares - np.square(means)
-            notes["clipped"] = [float(x) for x in (variances < self.min_variance).mean(axis=0)]
+            clipped = variances < self.min_variance
+            notes["clipped"] = [float(x) for x in clipped.mean(axis=0)]
+            if self.is_refined:
+                # A state whose variance is too small would keep few steps in all passes.
+                variances = np.where(clipped, _within(means, found.weights)[:, None], variances)
             chain_of["means"] = origin[:, None] + scale[:, None] * means
             chain_of["variances"] = self._floored(variances, scale)
         return self._with_laws(corpus, found, notes, chain_of)
@@ -133,6 +142,12 @@ class Fitting:
         """Return variances (d, k) in the units of the steps, given those of scaled steps."""
         least = max(self.min_variance, np.finfo(np.float64).eps)
         return np.asarray(np.maximum(variances, least) * np.square(scale)[:, None])
+
+
+def _within(means: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the average variances (d,) of values in a state, of steps of variance 1, given the means (d, k)."""
+    between = np.square(means) @ weights - np.square(means @ weights)
+    return np.asarray(np.clip(1.0 - between, LEAST_WITHIN, 1.0))
 
 
 def frequency_of(corpus: Any) -> np.ndarray:
