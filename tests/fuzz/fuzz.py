@@ -77,13 +77,15 @@ def main() -> int:
     parser.add_argument("--found", type=Path, default=Path("fuzz-found"), help="directory for what escapes")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.found.mkdir(parents=True, exist_ok=True)
     if options.here:
         fuzz_one(options.targets[0], options.seconds, options.found)
         return 0
     sys.path[:0] = [str(HERE), str(HERE.parent)]
     from targets import TARGETS
 
+    if unknown := [target for target in options.targets if target not in TARGETS]:
+        parser.error(f"TARGET: expected one of {', '.join(TARGETS)}, got {', '.join(unknown)}")
+    options.found.mkdir(parents=True, exist_ok=True)
     failed = []
     for target in options.targets or TARGETS:
         command = [sys.executable, __file__, target, "--here", "--found", str(options.found)]
