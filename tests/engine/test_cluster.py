@@ -1,4 +1,5 @@
 import asyncio
+import logging
 import os
 import signal
 import threading
@@ -15,7 +16,7 @@ from scipy.sparse import vstack
 
 from distmom.corpus import from_arrays
 from distmom.engine import Engine, OnCluster, Pass, RunDirectory, SumSpec, open_engine, open_executor
-from distmom.errors import ClusterError, InputError, UsageError
+from distmom.errors import ClusterError, InputError, NumericalError, UsageError
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.blend import choose as blend
 from distmom.models.multilabel.blend import choose_reranker
@@ -230,6 +231,18 @@ def _ends(value):
 
 def test_a_large_result_reaches_the_scheduler_whole(cluster):
     assert OnCluster(cluster).on_scheduler(_ends, _large) == (0.0, 9_999_999.0, (10_000_000,))
+
+
+def _refused(value):
+    raise NumericalError("no states")
+
+
+def test_a_refusal_on_the_scheduler_is_raised_and_not_logged(cluster, caplog, monkeypatch):
+    # The scheduler of a local cluster runs in this process, and Dask's loggers do not propagate.
+    monkeypatch.setattr(logging.getLogger("distributed"), "propagate", True)
+    with pytest.raises(NumericalError, match=r"^no states$"):
+        OnCluster(cluster).on_scheduler(_refused, _one)
+    assert "Traceback" not in caplog.text
 
 
 def test_opened_cluster_is_closed_and_given_one_is_not(corpus):

@@ -69,9 +69,11 @@ def test_clusters_give_back_the_parameters_where_each_symbol_is_of_one_state():
     assert_allclose(model.startprob_, START[order], atol=1e-10)
 
 
-def test_the_initial_law_can_be_stationary():
-    model = HiddenMarkov(3, initial="stationary", smoothing=0.0).fit_corpus(exact())
+@pytest.mark.parametrize("n_em_iter", [0, 2])
+def test_the_initial_law_can_be_stationary(n_em_iter):
+    model = HiddenMarkov(3, initial="stationary", n_em_iter=n_em_iter).fit(sample(3000, 0)[0])
     assert_allclose(model.startprob_ @ model.transmat_, model.startprob_, atol=1e-12)
+    assert_allclose(model.startprob_.sum(), 1.0)
 
 
 @pytest.mark.parametrize("features", ["linear", "squares"])

@@ -236,6 +236,15 @@ def test_states_of_equal_means_are_found_by_squares():
     steps = rng.standard_normal((10_000, 2)) * np.where(states == 0, 1.0, 4.0)[:, None]
     with pytest.raises(NumericalError, match="features='squares' also finds states of equal means"):
         HiddenMarkov(2, features="linear").fit(steps)
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        others = (
+            rng.standard_normal((3000, 2))
+            * np.where(np.cumsum(rng.random(3000) < 0.1) % 2, 4.0, 1.0)[:, None]
+        )
+        assert HiddenMarkov(2, n_em_iter=0).fit(others).diagnostics_["features"] == "squares"
+        others[:, 0] += 6.0 * (np.cumsum(rng.random(3000) < 0.1) % 2)
+        assert HiddenMarkov(2, n_em_iter=0).fit(others).diagnostics_["features"] == "linear"
     model = HiddenMarkov(2).fit(steps)
     assert model.diagnostics_["features"] == "squares"
     assert_allclose(np.sort(model.variances_, axis=0), [[1.0, 1.0], [16.0, 16.0]], rtol=0.1)

@@ -269,9 +269,13 @@ class OnCluster:
                 if future.status != "finished":
                     _raise_unless_worker_lost(future, watch, MAX_ATTEMPTS)
                 try:
-                    done: tuple[_R] | None = watch.call(self.client.run_on_scheduler, _on_scheduler, **task)
+                    done: tuple[_R] | DistmomError | None = watch.call(
+                        self.client.run_on_scheduler, _on_scheduler, **task
+                    )
                 except ImportError as error:
                     raise ClusterError(f"the scheduler cannot run this distmom: {error}") from error
+                if isinstance(done, DistmomError):
+                    raise done
                 if done is not None:
                     return done[0]
                 # Dask computes it again.
@@ -399,10 +403,11 @@ async def _on_scheduler(
     work: Callable[..., Any],
     key: str,
     arguments: tuple[Any, ...],
-) -> tuple[Any] | None:
+) -> tuple[Any] | DistmomError | None:
     """Fetch a worker's result and process it in a thread, so that the event loop is not blocked.
 
-    Returns None if the result was lost with its worker.
+    Returns None if the result was lost with its worker. An error of the work is returned, as Dask prints the
+    traceback of one that is raised.
     """
     reply = await asyncio.wait_for(dask_scheduler.gather([key]), limits.STALL_TIMEOUT_S)
     if reply["status"] != "OK":
@@ -421,7 +426,10 @@ async def _on_scheduler(
             opened = merge_and_deserialize(value.header, value.frames)
         _check_versions(versions)
         with watched(announce):
-            return (work(opened, *arguments),)
+            try:
+                return (work(opened, *arguments),)
+            except DistmomError as error:
+                return error
 
     return await asyncio.to_thread(opened_and_done)
 

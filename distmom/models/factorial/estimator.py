@@ -18,7 +18,6 @@ from distmom.engine import StoredRows
 from distmom.errors import InputError, UsageError
 from distmom.models.factorial.fitting import FactorialState, maximised, state_of, with_constant
 from distmom.models.factorial.joint import (
-    MOST_CHAINS,
     JointDecodePass,
     check_decodable,
     joint_chain,
@@ -45,8 +44,9 @@ from distmom.spectral.seeds import Seed, seed_parameter
 from distmom.spectral.steps.basis import Basis, range_basis, unknown_columns
 
 WINDOWS = ("first", "all")
-#: Baum-Welch passes by default
-_N_EM_ITER = 10
+#: Baum-Welch passes by default, and the largest number of chains for which they are made: the time of a step grows
+#: with 4^k, and that of sequences that are split across shards with 8^k
+_N_EM_ITER, _MOST_REFINED = 10, 6
 
 
 class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
@@ -59,8 +59,8 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
     ----------
     components_ : ndarray of shape (n_components, n_features)
         Half the difference that each chain makes to the values of a step, one row per chain. Chains are in the
-        order of descending share of the variance of the scaled values, as found before EM. Signs are such that
-        +1 is the rarer state.
+        order of descending share of the variance of the scaled values, and signs are such that +1 is the rarer
+        state, both as found before EM.
     intercept_ : ndarray of shape (n_features,)
         Offset of the steps; zero without ``fit_intercept``.
     variances_ : ndarray of shape (n_features,)
@@ -115,7 +115,7 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
         "Number of Baum-Welch (EM) passes over the joint states of the chains after the moments, each one scan, "
         "or two where sequences are split across shards.",
         default=None, kind=int, least=0, none=True,
-        unset=f"{_N_EM_ITER}, and 0 with more than {MOST_CHAINS} chains",
+        unset=f"{_N_EM_ITER}, and 0 with more than {_MOST_REFINED} chains",
     )  # fmt: skip
     n_oversamples: int = parameter("Columns of the sketch beyond the chains.", default=10, least=0)
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
@@ -199,7 +199,7 @@ class FactorialHMM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEs
     @property
     def _n_em_iter(self) -> int:
         if self.n_em_iter is None:
-            return _N_EM_ITER if self.n_components <= MOST_CHAINS else 0
+            return _N_EM_ITER if self.n_components <= _MOST_REFINED else 0
         return self.n_em_iter
 
     # Using a fitted model

@@ -44,9 +44,11 @@ logger = logging.getLogger(__name__)
 FEATURES = {name: degree for degree, name in DEGREES.items()}
 #: what may find more states than the third moment of symbols (0) or values (1) carries
 _REMEDIES = {
-    0: "init='clusters' uses pairs of steps only, and finds any number of states",
+    0: "init='clusters' uses pairs of steps only, and can find as many states as there are frequent symbols",
     1: "features='squares' also finds states of equal means",
 }
+#: standard errors of a product of two scaled values, below which auto takes it for noise and uses squares
+NOISE_ERRORS = 5.0
 INITS = ("tensor", "anchors", "clusters")
 INITIAL = ("auto", "first", "stationary")
 
@@ -218,7 +220,8 @@ class HiddenMarkov(FittedMarkov):
         fields = {"degree": self._degree(d), "origin": origin, "scale": scale}
         if self.features != "auto" or fields["degree"] == FEATURES["squares"]:
             return self._finished(run, *self._by_moments(run, fields), fields)
-        found = run.attempt(self._recovered, fields, *self._windows(run, fields), required=False)
+        least = NOISE_ERRORS / np.sqrt(max(run.corpus.n_rows, 1))
+        found = run.attempt(self._recovered, fields, *self._windows(run, fields), least, required=False)
         squares = {**fields, "degree": FEATURES["squares"]}
         refused = partial(isinstance, found, NumericalError)
         found = run.when(refused, self._by_moments, squares, otherwise=found)
@@ -260,13 +263,18 @@ class HiddenMarkov(FittedMarkov):
         )  # fmt: skip
 
     def _recovered(
-        self, run: Run, fields: dict[str, Any], basis: Basis, load: Callable[[], WindowMoments]
+        self,
+        run: Run,
+        fields: dict[str, Any],
+        basis: Basis,
+        load: Callable[[], WindowMoments],
+        least: float = 0.0,
     ) -> tuple[Chain, Any]:
         """Decompose the moments of windows, and map the model back to symbols or values."""
         corpus, k = run.corpus, self.n_components
         found = run.small(
-            recover, load, k, self.decomposition, _REMEDIES.get(fields["degree"], ""), where=self.decompose_on,
-            out=Recovered.upto(basis.rank, k),
+            recover, load, k, self.decomposition, _REMEDIES.get(fields["degree"], ""), least,
+            where=self.decompose_on, out=Recovered.upto(basis.rank, k),
         )  # fmt: skip
         out = (_unknown_chain(corpus.n_words, k, fields["degree"] > 0), unknown())
         return run.apply(self._fitting.from_moments, corpus, basis, found, fields, out=out)

@@ -59,15 +59,14 @@ class Fitting:
         self, corpus: Any, found: Recovered | Contextual, notes: dict[str, Any], emissions: dict[str, Any]
     ) -> tuple[Chain, dict[str, Any]]:
         """Return a model with smoothed distributions of states, given its emissions."""
-        transition = found.transitions[self.transition]
+        raw = found.transitions[self.transition]
+        transition = self._smooth_rows(raw * (found.weights * corpus.n_rows)[:, None])
         notes["initial"] = self._initial(corpus, len(transition))
-        start = found.start if notes["initial"] == "first" else stationary_law(transition)
-        chain = Chain(
-            self._smooth_rows((start * corpus.n_documents)[None])[0],
-            self._smooth_rows(transition * (found.weights * corpus.n_rows)[:, None]),
-            **emissions,
-        )
-        return chain, notes
+        if notes["initial"] == "first":
+            start = self._smooth_rows((found.start * corpus.n_documents)[None])[0]
+        else:
+            start = stationary_law(transition)
+        return Chain(start, transition, **emissions), notes
 
     def _initial(self, corpus: Any, k: int) -> str:
         """Return how the distribution of the first of k states is found."""

@@ -71,7 +71,7 @@ def load_windows(directory: str) -> WindowMoments:
     return window_moments(load_sums(directory)[0])
 
 
-def recover(moments: WindowMoments, k: int, method: str, remedy: str = "") -> Recovered:
+def recover(moments: WindowMoments, k: int, method: str, remedy: str = "", least: float = 0.0) -> Recovered:
     """Recover a model; runs on the scheduler node.
 
     Parameters
@@ -82,6 +82,8 @@ def recover(moments: WindowMoments, k: int, method: str, remedy: str = "") -> Re
         A method of `distmom.linalg.decompose`.
     remedy : str, default ""
         What else may find k states, for the message of the error.
+    least : float, default 0.0
+        Smallest singular value of the moment of steps two apart that is not taken for noise.
 
     Raises
     ------
@@ -89,8 +91,14 @@ def recover(moments: WindowMoments, k: int, method: str, remedy: str = "") -> Re
         If the moments carry fewer than k states.
     """
     with one_blas_thread():
-        U = _common_range(moments, k, remedy)
+        U = _common_range(moments, k)
         P12, P13, P23 = (U.T @ moments.pair(s, t) @ U for s, t in ((0, 1), (0, 2), (1, 2)))
+        smallest = float(np.linalg.svd(P13, compute_uv=False)[-1])
+        if not smallest >= least:
+            raise NumericalError(
+                f"the moment of steps two apart carries fewer than n_components={k} states: expected singular "
+                f"values of at least {least:.3g}, got {smallest:.3g}"
+            )
         with _advising(remedy):
             views = decompose_views(P13, P12, P23.T, moments.triples.swapaxes(1, 2), (U, U, U), method)
         own, raw = views.means, views.weights
@@ -136,7 +144,7 @@ def _advising(remedy: str) -> Iterator[None]:
         raise NumericalError(f"{error}; {remedy}" if remedy else str(error)) from error
 
 
-def _common_range(moments: WindowMoments, k: int, remedy: str) -> np.ndarray:
+def _common_range(moments: WindowMoments, k: int) -> np.ndarray:
     """Return an orthonormal basis (r, k) of the range that all three views share.
 
     Its first column is the mean of the steps. Data with more than k states would otherwise leave no room for the
@@ -150,8 +158,7 @@ def _common_range(moments: WindowMoments, k: int, remedy: str) -> np.ndarray:
             f"expected finite moments of windows, and a mean step other than zero, got {length:.3g}"
         )
     first = mean[:, None] / length
-    with _advising(remedy):
-        return shared_range(pairs, k, first)
+    return shared_range(pairs, k, first)
 
 
 def _rows_to_laws(matrix: np.ndarray) -> np.ndarray:
