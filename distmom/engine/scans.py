@@ -63,6 +63,11 @@ class Scans:
         n_threads = self.directory.planned.given(self.executor.n_threads)
         return plan_pass(self.corpus, pass_, self.memory_limit, n_threads)
 
+    @property
+    def _n_counted(self) -> int:
+        """Number of documents of all shards, in which one that is split across shards counts as its parts."""
+        return sum(shard.n_documents for shard in self.corpus.shards)
+
     def _checked_plan(self, pass_: Pass) -> PassPlan:
         """Return the plan of a pass; a warning is logged if workers have less memory than it needs."""
         plan = self.plan(pass_)
@@ -77,7 +82,7 @@ class Scans:
         self.directory.partials.drop()
         release_maps()
         n_slabs = max(1, len(plan.columns))
-        self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), n_slabs))
+        self.observer(PassStarted(pass_.name, self._n_counted, len(plan.groups), n_slabs))
         outputs = self.directory.rows_directory(pass_.name, key, "")
         frequent: dict[str, StoredArray] = {}
         tall = {name: spec for name, spec in pass_.specs().items() if spec.tall}
@@ -121,7 +126,7 @@ class Scans:
         files = self.directory.partials_of(pass_.name, key)
         self.directory.partials.release()
         release_maps()
-        self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), len(plan.slabs)))
+        self.observer(PassStarted(pass_.name, self._n_counted, len(plan.groups), len(plan.slabs)))
         cuts = [(i, group, slab) for slab in plan.slabs for i, group in enumerate(plan.groups)]
         reports = self._reports(files, key, cuts)
         by_slab = [

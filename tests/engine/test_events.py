@@ -5,23 +5,26 @@ import logging
 import subprocess
 import sys
 import threading
+from collections import Counter
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 
 import numba
+import numpy as np
 import pytest
 from clusters import scheduler, wait_until
 from distributed import Client, LocalCluster
 
 from distmom.cli.progress import PassProgress
 from distmom.compiled import compiled
-from distmom.corpus import MemoryCorpus
+from distmom.corpus import MemoryCorpus, RowCorpus
 from distmom.engine import open_engine
 from distmom.engine.directory.events import (
     EVENTS,
     EVENTS_VERSION,
     EventLog,
+    GroupDone,
     GroupsFound,
     KernelsMissing,
     PassDone,
@@ -30,7 +33,7 @@ from distmom.engine.directory.events import (
 )
 from distmom.engine.executors.cluster import COMPILING, OnCluster
 from distmom.errors import StoreError
-from distmom.models import ProductMixture
+from distmom.models import HiddenMarkov, ProductMixture
 
 #: events of version 2; a change requires a new version, and a reader of this one
 SCHEMA = {
@@ -60,6 +63,19 @@ def test_the_page_on_formats_lists_every_field():
 
 def documents(n=60):
     return MemoryCorpus([[i % 2, 1, (i // 2) % 2, (i * 7) % 5] for i in range(n)], shard_documents=20)
+
+
+def test_the_parts_of_a_split_sequence_are_counted():
+    seen = []
+    corpus = RowCorpus(np.arange(400) % 5 % 3, [400], n_symbols=3, shard_rows=100)
+    HiddenMarkov(1, n_em_iter=0, n_power_iter=0).fit_corpus(corpus, observer=seen.append)
+    started = [event.n_documents for event in seen if isinstance(event, PassStarted)]
+    done = Counter()
+    for event in seen:
+        if isinstance(event, GroupDone):
+            done[event.name] += event.n_documents
+    assert started == [len(corpus.shards)] * len(done) == list(done.values())
+    assert len(corpus.shards) == 4
 
 
 def test_a_run_keeps_all_events_of_its_passes(tmp_path):

@@ -34,7 +34,7 @@ class PassStarted:
     name : str
         Name of the pass.
     n_documents : int
-        Number of documents of the corpus.
+        Number of documents of the corpus, in which one that is split across shards counts as its parts.
     n_groups, n_slabs : int
         Numbers of groups of shards and of slabs of sums; a task adds up one group in one slab.
     """

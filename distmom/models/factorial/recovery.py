@@ -25,7 +25,7 @@ from distmom.errors import NumericalError
 from distmom.linalg.factors import ROUNDING, Slices, find_factors
 from distmom.moments.sequences.factorial import ChainMoments, chain_moments
 from distmom.spectral.program.run import Decomposed, unknown
-from distmom.spectral.steps.three_views import shared_range, symmetric_view
+from distmom.spectral.steps.three_views import advising, shared_range, symmetric_view
 
 #: a skewness or memory below this many standard errors is not distinguished from zero
 DEVIATIONS = 3.0
@@ -96,6 +96,11 @@ def recover(moments: ChainMoments, k: int, pooled: bool) -> Canonical:
     pairs = [moments.pair(s, t) for s, t in orders]
     if not (np.isfinite(moments.triples).all() and all(np.isfinite(pair).all() for pair in pairs)):
         raise NumericalError("the moments of windows overflow: scale the steps")
+    with advising("" if pooled else "if the chains are stationary, windows='all' uses all steps"):
+        return _canonical(moments, pairs, k, pooled)
+
+
+def _canonical(moments: ChainMoments, pairs: list[np.ndarray], k: int, pooled: bool) -> Canonical:
     with one_blas_thread():
         U = shared_range(np.hstack(pairs), k)
         P12, _, P13, _, P23, _ = (U.T @ pair @ U for pair in pairs)

@@ -9,8 +9,6 @@ is the joint distribution of two consecutive states. Transition matrices here ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -23,7 +21,7 @@ from distmom.errors import NumericalError
 from distmom.linalg.simplex import simplex_rows
 from distmom.moments.sequences.moments import WindowMoments, window_moments
 from distmom.spectral.program.run import Decomposed, unknown
-from distmom.spectral.steps.three_views import decompose_views, mapped, shared_range
+from distmom.spectral.steps.three_views import advising, decompose_views, mapped, shared_range
 
 #: estimates of the transition matrix
 ROUTES = ("pairs", "forward", "backward")
@@ -99,7 +97,7 @@ def recover(moments: WindowMoments, k: int, method: str, remedy: str = "", least
                 f"the moment of steps two apart carries fewer than n_components={k} states: expected singular "
                 f"values of at least {least:.3g}, got {smallest:.3g}"
             )
-        with _advising(remedy):
+        with advising(remedy):
             views = decompose_views(P13, P12, P23.T, moments.triples.swapaxes(1, 2), (U, U, U), method)
         own, raw = views.means, views.weights
         order = np.argsort(-raw, kind="stable")
@@ -133,15 +131,6 @@ def disagreements(transitions: dict[str, np.ndarray], weights: np.ndarray) -> di
         f"{a} {b}": float(np.abs(transitions[a] - transitions[b]).sum(axis=1) @ weights) / 2.0
         for a, b in combinations(ROUTES, 2)
     }
-
-
-@contextmanager
-def _advising(remedy: str) -> Iterator[None]:
-    """Add a remedy to the error of moments that carry too few states."""
-    try:
-        yield
-    except NumericalError as error:
-        raise NumericalError(f"{error}; {remedy}" if remedy else str(error)) from error
 
 
 def _common_range(moments: WindowMoments, k: int) -> np.ndarray:

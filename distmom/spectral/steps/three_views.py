@@ -8,6 +8,8 @@ three are ``sum_i w_i mu_i mu_i'`` and ``sum_i w_i mu_i^(x3)``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,15 @@ from distmom.spectral.steps.core import whiten_moment
 
 #: least singular value of the moment of two views, as a share of the largest, that rounding does not account for
 _LEAST_SHARE = 1e-12
+
+
+@contextmanager
+def advising(remedy: str) -> Iterator[None]:
+    """Add a remedy, if there is one, to the error of moments that carry too few components; a context manager."""
+    try:
+        yield
+    except NumericalError as error:
+        raise NumericalError(f"{error}; {remedy}" if remedy else str(error)) from error
 
 
 def random_views(d: int, n: int, seed: int) -> list[np.ndarray]:
