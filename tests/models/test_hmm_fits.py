@@ -1,5 +1,6 @@
 """Fits of hidden Markov models: plans, runs, memory, stored models, refusals, and the same bits."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -256,6 +257,23 @@ def test_states_of_equal_means_are_found_by_squares():
     assert [(p.name, p.possible) for p in plan.passes] == [
         *((name, False) for name in names[:5]), *((name, True) for name in first), *(10 * [("expect", False)])
     ]  # fmt: skip
+
+
+def test_auto_finds_the_states_that_values_or_squares_find():
+    used = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        steps = rng.standard_normal((150, 2))
+        steps[:, 0] += 1.5 * (np.cumsum(rng.random(150) < 0.2) % 2)
+        found = {}
+        for features in ("auto", "squares", "linear"):
+            with suppress(NumericalError):
+                model = HiddenMarkov(2, features=features, n_em_iter=0).fit(steps)
+                found[features] = model.diagnostics_["features"]
+        assert ("auto" in found) == (len(found) > 0)
+        assert found.get("auto") == ("squares" if "squares" in found else found.get("linear"))
+        used.append(found.get("auto"))
+    assert {"squares", "linear"} <= set(used)
 
 
 def test_variances_that_the_moments_clip_are_warned_of_unless_passes_follow(caplog):

@@ -220,11 +220,10 @@ class HiddenMarkov(FittedMarkov):
         fields = {"degree": self._degree(d), "origin": origin, "scale": scale}
         if self.features != "auto" or fields["degree"] == FEATURES["squares"]:
             return self._finished(run, *self._by_moments(run, fields), fields)
-        least = NOISE_ERRORS / np.sqrt(max(run.corpus.n_rows, 1))
-        found = run.attempt(self._recovered, fields, *self._windows(run, fields), least, required=False)
-        squares = {**fields, "degree": FEATURES["squares"]}
+        windows, least = self._windows(run, fields), NOISE_ERRORS / np.sqrt(max(run.corpus.n_rows, 1))
+        found = run.attempt(self._recovered, fields, *windows, least, required=False)
         refused = partial(isinstance, found, NumericalError)
-        found = run.when(refused, self._by_moments, squares, otherwise=found)
+        found = run.when(refused, self._by_squares, fields, *windows, otherwise=found)
         assert not isinstance(found, NumericalError)
         return self._finished(run, *found, fields)
 
@@ -243,6 +242,16 @@ class HiddenMarkov(FittedMarkov):
     def _by_moments(self, run: Run, fields: dict[str, Any]) -> tuple[Chain, Any]:
         """Find a first model by the moments of windows."""
         return self._recovered(run, fields, *self._windows(run, fields))
+
+    def _by_squares(
+        self, run: Run, fields: dict[str, Any], basis: Basis, load: Callable[[], WindowMoments]
+    ) -> tuple[Chain, Any]:
+        """Use squares; if these carry too few states, too, use the moments of values even if they may be noise."""
+        found = run.attempt(self._by_moments, {**fields, "degree": FEATURES["squares"]}, required=False)
+        refused = partial(isinstance, found, NumericalError)
+        found = run.when(refused, self._recovered, fields, basis, load, otherwise=found)
+        assert not isinstance(found, NumericalError)
+        return found
 
     def _windows(self, run: Run, fields: dict[str, Any]) -> tuple[Basis, Callable[[], WindowMoments]]:
         """Add up the moments of windows in a basis; return the basis, and what loads the moments."""
@@ -271,10 +280,12 @@ class HiddenMarkov(FittedMarkov):
         least: float = 0.0,
     ) -> tuple[Chain, Any]:
         """Decompose the moments of windows, and map the model back to symbols or values."""
-        corpus, k = run.corpus, self.n_components
+        corpus, k, degree = run.corpus, self.n_components, fields["degree"]
+        # With auto, squares are tried in any case.
+        remedy = "" if degree and self.features == "auto" else _REMEDIES.get(degree, "")
         found = run.small(
-            recover, load, k, self.decomposition, _REMEDIES.get(fields["degree"], ""), least,
-            where=self.decompose_on, out=Recovered.upto(basis.rank, k),
+            recover, load, k, self.decomposition, remedy, least, where=self.decompose_on,
+            out=Recovered.upto(basis.rank, k),
         )  # fmt: skip
         out = (_unknown_chain(corpus.n_words, k, fields["degree"] > 0), unknown())
         return run.apply(self._fitting.from_moments, corpus, basis, found, fields, out=out)
