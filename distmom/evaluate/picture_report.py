@@ -16,6 +16,8 @@ from distmom.spectral.pictures import PictureKind
 
 #: largest number of bars that are shown in a picture
 _MAX_BARS = 60
+#: largest number of entries of a list that are shown
+_MAX_LISTED = 12
 
 
 def write_picture_report(model: Any, out: str | os.PathLike[str]) -> None:
@@ -51,13 +53,28 @@ def render_picture_report(model: Any) -> str:
         ],
         pictures=[_drawn(picture) for picture in model.pictures()],
         rows=[
-            Row(name.replace("_", " "), number(value))
+            Row(name.replace("_", " "), text)
             for name, value in {**model.diagnostics_, **model.summary()}.items()
-            if is_number(value) or isinstance(value, bool)
+            if (text := _text(value)) is not None
         ],
         **configuration(model),
     )
     return str(page)
+
+
+def _text(value: Any) -> str | None:
+    """Return a number, a name, or a few numbers with or without names as text; None for anything else."""
+    if is_number(value) or isinstance(value, bool):
+        return number(value)
+    if isinstance(value, str):
+        return str(clean(value))
+    named = value if isinstance(value, dict) else {}
+    entries = list(named.values()) if named else value
+    if not (isinstance(entries, list) and 0 < len(entries) <= _MAX_LISTED and all(map(is_number, entries))):
+        return None
+    if not named:
+        return ", ".join(number(each) for each in entries)
+    return ", ".join(f"{clean(str(name))} {number(each)}" for name, each in named.items())
 
 
 def _drawn(picture: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,6 +50,18 @@ def test_a_product_mixture_has_a_report(model, tmp_path):
     assert not (tmp_path / "m.html").exists()
 
 
+def test_names_and_short_lists_are_among_the_measures(model):
+    other = with_pictures(model)
+    other.diagnostics_ = {"features": "<b>", "clipped": [0.25, 1.0], "long": [0.125] * 13, "names": ["a"]}
+    other.diagnostics_["disagreement"] = {"a b": 0.5, "<i>": 0.25}
+    page = render_picture_report(other)
+    assert re.search(r"features</t[dh]>\s*<td[^>]*>&lt;b&gt;<", page)
+    assert "0.25, 1<" in page
+    assert "a b 0.5, &lt;i&gt; 0.25<" in page
+    assert "0.125" not in page
+    assert ">names<" not in page
+
+
 def test_every_kind_of_picture_is_drawn(model):
     text = {"title": "<b>title</b>", "caption": "What is seen."}
     page = render_picture_report(
