@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,8 @@ def test_an_interrupted_soak_is_no_wrong_leg_and_leaves_nothing(tmp_path):
     with subprocess.Popen(
         [sys.executable, str(WORKFLOWS / "soak.py"), "--minutes", "5"], env=environment, cwd=tmp_path, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        # Tests that run in the background of a shell ignore interrupts, and so would this process.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:  # fmt: skip
         try:
             wait_until(lambda: any(tmp_path.glob("soak-*/leg-0/*")))
