@@ -1,10 +1,12 @@
 """A SLURM of one node, which runs on this machine for the time of a test."""
 
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -73,6 +75,15 @@ def node(environment):
 @contextmanager
 def slurm(place):
     """Run SLURM with one node in a directory; yield the environment in which its commands find it."""
+    # One at a time: jobs of several, each with workers of its own, would not end in time on few processors.
+    with (Path(tempfile.gettempdir()) / "distmom-slurm.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with _running(place) as environment:
+            yield environment
+
+
+@contextmanager
+def _running(place):
     for name in ("state", "spool"):
         (place / name).mkdir(parents=True)
     place.chmod(0o755)
