@@ -75,7 +75,7 @@ def node(environment):
 @contextmanager
 def slurm(place):
     """Run SLURM with one node in a directory; yield the environment in which its commands find it."""
-    # One at a time: jobs of several, each with workers of its own, would not end in time on few processors.
+    # One at a time: where three ran at once on two processors, jobs did not end within the limits of time.
     with (Path(tempfile.gettempdir()) / "distmom-slurm.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with _running(place) as environment:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hmm import best_of, peer_name, show, timed
+from hmm import add_peer_options, best_of, peer_name, show, timed
 from scipy.optimize import linear_sum_assignment
 
 from distmom.corpus import RowCorpus
@@ -44,11 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sequences", type=int, default=1000, help="planted sequences [%(default)s]")
     parser.add_argument("--length", type=int, default=100, help="steps of a sequence [%(default)s]")
     parser.add_argument("--noise", type=float, default=1.0, help="standard deviation [%(default)s]")
-    parser.add_argument("--restarts", type=int, default=5, help="of hmmlearn; 0 leaves it out [%(default)s]")
-    parser.add_argument("--iterations", type=int, default=100, help="of hmmlearn, at most [%(default)s]")
+    add_peer_options(parser, restarts=5)
     parser.add_argument("--passes", type=int, nargs="+", default=[0, 10],
                         help="Baum-Welch passes after the moments [%(default)s]")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     args = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []

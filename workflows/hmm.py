@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import lzma
 import sys
 import time
@@ -51,11 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--brown", type=Path, help="brown-tagged.txt.xz, one sentence of word/TAG per line")
     parser.add_argument("--steps", type=int, default=200_000, help="planted steps [%(default)s]")
     parser.add_argument("--states", type=int, default=12, help="states of the sentences [%(default)s]")
-    parser.add_argument("--restarts", type=int, default=10, help="of hmmlearn; 0 leaves it out [%(default)s]")
-    parser.add_argument("--iterations", type=int, default=100, help="of hmmlearn, at most [%(default)s]")
+    add_peer_options(parser, restarts=10)
     parser.add_argument("--passes", type=int, nargs="+", default=[0, 10, 50],
                         help="Baum-Welch passes after the moments [%(default)s]")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     args = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
@@ -223,6 +222,14 @@ def timed(model: HiddenMarkov, corpus: RowCorpus) -> tuple[HiddenMarkov, float]:
     return model.fit_corpus(corpus), time.perf_counter() - started
 
 
+def add_peer_options(parser: argparse.ArgumentParser, restarts: int) -> None:
+    """Add the options of `best_of`."""
+    add = parser.add_argument
+    add("--restarts", type=int, default=restarts, help="of hmmlearn; 0 leaves it out [%(default)s]")
+    add("--iterations", type=int, default=100, help="of hmmlearn, at most [%(default)s]")
+    add("--seed", type=int, default=0, help="of planted data, and of hmmlearn [%(default)s]")
+
+
 def best_of(
     kind: Any,
     X: np.ndarray,
@@ -237,6 +244,8 @@ def best_of(
     Of its two implementations the one with scaling is several times as fast, with the same likelihoods; it fails
     where a step is very unlikely in all states, which ``log`` allows.
     """
+    # It logs every step that loses likelihood by rounding.
+    logging.getLogger("hmmlearn").setLevel(logging.ERROR)
     started = time.perf_counter()
     fits = [
         kind(

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import logging
 import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hmm import best_of, peer_name, show
+from hmm import add_peer_options, best_of, peer_name, show
 
 from distmom.errors import NumericalError
 from distmom.models import HiddenMarkov
@@ -124,12 +123,8 @@ def main(arguments: list[str] | None = None) -> int:
     add("--states", type=int, nargs="+", default=[2, 3], help="numbers of states [2 3]")
     add("--features", nargs="+", default=["auto", "squares"], help="of the moments [auto squares]")
     add("--passes", type=int, nargs="+", default=[0, 10], help="numbers of Baum-Welch passes [0 10]")
-    add("--restarts", type=int, default=10, help="of hmmlearn; 0 leaves it out [%(default)s]")
-    add("--iterations", type=int, default=100, help="of hmmlearn, at most [%(default)s]")
-    add("--seed", type=int, default=0, help="of hmmlearn [%(default)s]")
+    add_peer_options(parser, restarts=10)
     args = parser.parse_args(arguments)
-    # hmmlearn logs every step that loses likelihood by rounding.
-    logging.getLogger("hmmlearn").setLevel(logging.ERROR)
     rows: list[dict[str, Any]] = []
     for name in args.series:
         train, test = split(SERIES[name].read())

@@ -15,13 +15,12 @@ log-likelihood of a held-out step, and ``cpu`` the CPU seconds, of all starts to
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import time
 from typing import Any, NamedTuple
 
 import numpy as np
-from hmm import best_of, peer_name, show
+from hmm import add_peer_options, best_of, peer_name, show
 
 from distmom.corpus import RowCorpus
 from distmom.errors import NumericalError
@@ -100,12 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
     add("--visibility", action="store_true", help="add the column of the visibility")
     add("--chains", type=int, nargs="+", default=[1, 2, 3], help="numbers of chains [1 2 3]")
     add("--passes", type=int, nargs="+", default=[0, 10], help="numbers of Baum-Welch passes [0 10]")
-    add("--restarts", type=int, default=5, help="of hmmlearn; 0 leaves it out [%(default)s]")
-    add("--iterations", type=int, default=100, help="of hmmlearn, at most [%(default)s]")
-    add("--seed", type=int, default=0, help="of hmmlearn [%(default)s]")
+    add_peer_options(parser, restarts=5)
     args = parser.parse_args(arguments)
-    # hmmlearn logs every step that loses likelihood by rounding.
-    logging.getLogger("hmmlearn").setLevel(logging.ERROR)
     columns = (*COLUMNS, "visib") if args.visibility else COLUMNS
     rows: list[dict[str, Any]] = []
     for airport in args.airports:

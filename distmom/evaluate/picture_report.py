@@ -67,14 +67,14 @@ def _text(value: Any) -> str | None:
     if is_number(value) or isinstance(value, bool):
         return number(value)
     if isinstance(value, str):
-        return str(clean(value))
+        return value
     named = value if isinstance(value, dict) else {}
     entries = list(named.values()) if named else value
     if not (isinstance(entries, list) and 0 < len(entries) <= _MAX_LISTED and all(map(is_number, entries))):
         return None
     if not named:
         return ", ".join(number(each) for each in entries)
-    return ", ".join(f"{clean(str(name))} {number(each)}" for name, each in named.items())
+    return ", ".join(f"{name} {number(each)}" for name, each in named.items())
 
 
 def _drawn(picture: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from stores import free_port
 
 from distmom.cli.main import main
 from distmom.corpus import from_arrays, open_corpus
+from distmom.engine.directory.run_directory import committed_passes
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 pytestmark = [
@@ -136,8 +137,8 @@ def joined(batch):
 
 
 def committed(run):
-    """Committed passes, each with the time of its record; a directory that is not renamed yet is none."""
-    return {path: path.stat().st_mtime_ns for path in run.glob("passes/[!.]*/DONE.json")}
+    """Committed passes, each with the time of its record."""
+    return {name: (run / "passes" / name / "DONE.json").stat().st_mtime_ns for name in committed_passes(run)}
 
 
 def check_resumed(batch, job, place, before):

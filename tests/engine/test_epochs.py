@@ -27,6 +27,7 @@ from distmom.engine.directory import abandoned, epochs
 from distmom.engine.directory.epochs import EPOCH, LEASE, Beat, End, Owner
 from distmom.engine.directory.lease import Lease, leased
 from distmom.engine.directory.observation import condition
+from distmom.engine.directory.run_directory import committed_passes
 from distmom.errors import CancelledError, ClusterError, TakenOverError, UsageError
 from distmom.moments.documents.words import WordMomentsPass
 from distmom.spectral.saved import artifact
@@ -366,7 +367,7 @@ def test_a_driver_that_was_paused_ends_when_it_wakes_up(corpus, tmp_path):
     run = tmp_path / "run"
     fit = ("fit", corpus, tmp_path / "m", *MODEL, "--run", run)
     with started(tmp_path / "first.log", *fit) as first:
-        wait_until(lambda: any((run / "passes").glob("[!.]*/DONE.json")) or first.poll() is not None)
+        wait_until(lambda: committed_passes(run) or first.poll() is not None)
         first.send_signal(signal.SIGSTOP)
         assert first.poll() is None, (tmp_path / "first.log").read_text()
         with started(tmp_path / "second.log", "resume", run, "--workers", "0") as second:

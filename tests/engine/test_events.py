@@ -31,7 +31,8 @@ from distmom.engine.directory.events import (
     PassStarted,
     read_log,
 )
-from distmom.engine.executors.cluster import COMPILING, OnCluster
+from distmom.engine.executors.cluster import OnCluster
+from distmom.engine.executors.remote import COMPILING
 from distmom.errors import StoreError
 from distmom.models import HiddenMarkov, ProductMixture
 

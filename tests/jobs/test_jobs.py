@@ -23,6 +23,7 @@ from distmom.cli.main import main
 from distmom.corpus import from_arrays
 from distmom.engine import open_executor
 from distmom.engine.directory import epochs
+from distmom.engine.directory.run_directory import committed_passes
 from distmom.engine.executors.connections import sharing
 from distmom.errors import ClusterError, UsageError
 from distmom.jobs import Job, job, list_jobs, remote
@@ -301,9 +302,7 @@ def test_moments_and_updates_are_jobs_that_are_resumed_with_the_same_bits(place,
     assert main([command, *arguments, str(tmp_path / "calm"), *options, *quiet]) == 0
     submitted = [command, *arguments, str(tmp_path / "m"), *options]
     found = distmom.submit(submitted, scheduler=cluster, directory=tmp_path / "job")
-    wait_until(
-        lambda: any(found.directory.glob("passes/[!.]*/DONE.json")) or found.status()["state"] == "failed"
-    )
+    wait_until(lambda: committed_passes(found.directory) or found.status()["state"] == "failed")
     assert found.status()["state"] == "running", "\n".join(found.logs())
     os.kill(found.status()["pid"], signal.SIGKILL)
     assert found.wait() == 5

@@ -5,11 +5,10 @@ Every task first checks that its process runs the same versions as the client.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -22,12 +21,10 @@ from distributed import Client
 from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
 from distributed.protocol import pickle
-from distributed.protocol.serialize import Serialize, Serialized, merge_and_deserialize
 
 from distmom.compiled import watched
 from distmom.engine.environment import Environment, differing, environment
 from distmom.engine.executors import watch as limits
-from distmom.engine.executors.attempts import attempted
 from distmom.engine.executors.executor import (
     Merge,
     Notices,
@@ -36,6 +33,7 @@ from distmom.engine.executors.executor import (
     no_subject,
 )
 from distmom.engine.executors.reduction import Node, Reduction
+from distmom.engine.executors.remote import COMPILING, checked, done_on_scheduler, idle_timeout
 from distmom.engine.executors.watch import Watch
 from distmom.errors import ClusterError, DistmomError, WorkersLostError
 
@@ -43,8 +41,6 @@ logger = logging.getLogger(__name__)
 
 _R = TypeVar("_R")
 
-#: topic of the events of Dask with which workers and the scheduler report that they compile kernels
-COMPILING = "distmom-compiling"
 #: how often a task is submitted again after its worker died
 MAX_ATTEMPTS = 3
 #: more than the number of levels of a tree; tasks of upper levels are preferred within the priority of a job
@@ -127,7 +123,7 @@ class OnCluster:
         """Return the seconds without a task after which the scheduler closes itself; None if unknown."""
         try:
             found: float | None = Watch(self.client, "cluster").call(
-                self.client.run_on_scheduler, _idle_timeout
+                self.client.run_on_scheduler, idle_timeout
             )
         except (ImportError, ValueError):
             # A scheduler needs distmom, and may not refuse calls, only where it decomposes tensors.
@@ -142,7 +138,7 @@ class OnCluster:
         # A worker that cannot read what Dask sends leaves the task waiting; bytes are read within the task.
         packed = pickle.dumps((function, arguments))
         return self.client.submit(
-            _checked, self._versions, packed, *results, pure=False, priority=priority, **options
+            checked, self._versions, packed, *results, pure=False, priority=priority, **options
         )
 
     def reduce(
@@ -270,7 +266,7 @@ class OnCluster:
                     _raise_unless_worker_lost(future, watch, MAX_ATTEMPTS)
                 try:
                     done: tuple[_R] | DistmomError | None = watch.call(
-                        self.client.run_on_scheduler, _on_scheduler, **task
+                        self.client.run_on_scheduler, done_on_scheduler, **task
                     )
                 except ImportError as error:
                     raise ClusterError(f"the scheduler cannot run this distmom: {error}") from error
@@ -359,79 +355,6 @@ def _released(*tasks: MutableMapping[Any, Any]) -> Iterator[None]:
     finally:
         for each in tasks:
             each.clear()
-
-
-def _checked(versions: Mapping[str, str], packed: bytes, *results: Any) -> Any:
-    """Make a call that was packed by a client, if this process runs the versions of the client.
-
-    Raises
-    ------
-    ClusterError
-        If the versions differ, or the call cannot be read, as a module is missing here.
-    """
-    _check_versions(versions)
-    try:
-        function, arguments = pickle.loads(packed)
-    except Exception as error:
-        raise ClusterError(
-            f"a process of the cluster cannot read a task: {type(error).__name__}: {error}"
-        ) from error
-    with watched(_announce):
-        return attempted(function, *arguments, *results)
-
-
-def _check_versions(versions: Mapping[str, str]) -> None:
-    if wrong := differing(versions, environment().versions()):
-        raise ClusterError(f"a process of the cluster runs other versions than the client: {wrong}")
-
-
-def _announce() -> None:
-    """Report to clients that this worker waits for the compilation of a kernel."""
-    with suppress(ValueError):
-        # The scheduler is no worker, and announces by itself.
-        distributed.get_worker().log_event(COMPILING, None)
-
-
-def _idle_timeout(dask_scheduler: Any) -> float | None:
-    timeout: float | None = dask_scheduler.idle_timeout
-    return timeout
-
-
-async def _on_scheduler(
-    dask_scheduler: Any,
-    versions: Mapping[str, str],
-    work: Callable[..., Any],
-    key: str,
-    arguments: tuple[Any, ...],
-) -> tuple[Any] | DistmomError | None:
-    """Fetch a worker's result and process it in a thread, so that the event loop is not blocked.
-
-    Returns None if the result was lost with its worker. An error of the work is returned, as Dask prints the
-    traceback of one that is raised.
-    """
-    reply = await asyncio.wait_for(dask_scheduler.gather([key]), limits.STALL_TIMEOUT_S)
-    if reply["status"] != "OK":
-        return None
-    value = reply["data"][key]
-    loop = asyncio.get_running_loop()
-
-    def announce() -> None:
-        loop.call_soon_threadsafe(dask_scheduler.log_event, COMPILING, None)
-
-    def opened_and_done() -> Any:
-        # The scheduler does not deserialise messages, so the fetched value is still serialised, or only wrapped
-        # if it comes from a thread of this process.
-        opened = value.data if isinstance(value, Serialize) else value
-        if isinstance(value, Serialized):
-            opened = merge_and_deserialize(value.header, value.frames)
-        _check_versions(versions)
-        with watched(announce):
-            try:
-                return (work(opened, *arguments),)
-            except DistmomError as error:
-                return error
-
-    return await asyncio.to_thread(opened_and_done)
 
 
 def _raise_unless_worker_lost(

@@ -47,7 +47,8 @@ _REMEDIES = {
     0: "init='clusters' uses pairs of steps only, and can find as many states as there are frequent symbols",
     1: "features='squares' also finds states of equal means",
 }
-#: standard errors of a product of two scaled values, below which auto takes it for noise and uses squares
+#: auto takes a singular value of the moment of steps two apart for noise if it is smaller than this many standard
+#: errors of a product of two scaled values
 NOISE_ERRORS = 5.0
 INITS = ("tensor", "anchors", "clusters")
 INITIAL = ("auto", "first", "stationary")
@@ -132,7 +133,7 @@ class HiddenMarkov(FittedMarkov):
     features: str = parameter(
         "Features of dense steps in the moments: their values (linear), which allow one state more than there are "
         "values, or also the squares of the values (squares), which separate states of equal means. auto uses "
-        "squares where values allow, or turn out to carry, fewer states.",
+        "squares where values allow, or turn out to carry, fewer states than requested.",
         default="auto", choices=("auto", *FEATURES),
     )  # fmt: skip
     smoothing: float = parameter(
